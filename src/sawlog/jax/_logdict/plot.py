@@ -43,7 +43,7 @@ def plot(
 
 
 def _is_curve(part: LogdictPart) -> bool:
-    """Whether an entry is one real number."""
+    """Return whether an entry is one real number."""
     if not jax.tree_util.all_leaves([part.value]) or not part.stacked:
         return False
     own = np.ndim(part.value) - part.outer - 1 - part.slot.batch

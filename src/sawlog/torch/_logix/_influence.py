@@ -49,7 +49,7 @@ class LogixScores(_SavedAsDict, Scores):
     _keys = ("src_ids", "tgt_ids", "influence")
 
     def __getitem__(self, query: Any) -> Any:
-        """As LogIX has it for its keys, otherwise as :class:`sawlog.influence.Scores`."""
+        """Return what LogIX does for its keys, and :class:`sawlog.influence.Scores` for others."""
         if isinstance(query, str) and query in ("influence", "src_ids", "tgt_ids"):
             if query == "src_ids":
                 return self.queries.tolist()
@@ -94,7 +94,7 @@ class LogixRanking(_SavedAsDict, Ranking):
     _keys = ("src_ids", "influence")
 
     def __getitem__(self, key: str) -> Any:
-        """As LogIX has it: tensors, and ids as a list."""
+        """Return what LogIX does: tensors, and ids as a list."""
         found = super().__getitem__(key)
         if key == "src_ids":
             return found.tolist()

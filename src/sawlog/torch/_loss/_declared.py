@@ -129,7 +129,7 @@ class Items:
         return cls(own, number, float(times))
 
     def divides(self, number: float) -> bool:
-        """Whether a number is the total, or a multiple of it, like that of a vocabulary."""
+        """Return whether a number is the total, or a multiple of it, like that of a vocabulary."""
         if not self.total or not number > 0:
             return False
         ratio = number / self.total

@@ -73,7 +73,7 @@ def is_zero(grads: Sequence[Tensor | None]) -> bool:
 
 
 def _is_there(grad: Tensor) -> bool:
-    """Whether some element is not zero; most often, that is seen in a few of them."""
+    """Return whether some element is not zero; most often, that is seen in a few of them."""
     first = grad[(0,) * (grad.dim() - 1)] if grad.numel() else grad
     return bool(first.any()) or bool(grad.any())
 
@@ -106,7 +106,7 @@ def _is_apart(
 
 
 def _is_scaled(plain: Tensor, coded: Tensor, factors: Tensor, codes: Codes) -> bool:
-    """Whether a gradient changed by these factors, except for rounding."""
+    """Return whether a gradient changed by these factors, except for rounding."""
     rows = plain.double()
     apart = coded.double() / factors.to(plain.device) - rows
     return float(apart.norm()) <= max(_ROUNDING, codes.tolerance) * float(rows.norm())

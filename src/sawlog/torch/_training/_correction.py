@@ -59,7 +59,7 @@ class Correction:
         self._noting = None if hook is None else hook(self._note_step)
 
     def ready(self) -> bool:
-        """Whether the optimizer has a state for all parameters: it has none before its first step.
+        """Return whether the optimizer has a state for all parameters, as after its first step.
 
         Raises:
             ArgumentError: it has no state after a step with gradients.
