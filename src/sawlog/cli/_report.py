@@ -146,7 +146,10 @@ def _describe(folder: Path, data: Path | None) -> None:
             "the run itself first."
         )
     if not describe(folder, data):
-        raise ArgumentError(f"{data} has no examples.")
+        raise ArgumentError(
+            f"{data} has no examples. Hint: --data takes a file with a line or row for each "
+            "example."
+        )
     check_described(folder)
 
 

@@ -128,7 +128,10 @@ def read(
         given = _from_yaml(Path(given))
     if given is not None and not isinstance(given, Mapping):
         kind = type(given).__name__
-        raise ArgumentError(f"setup needs a dict or the path of a YAML file; got {kind}.")
+        raise ArgumentError(
+            f"setup needs a dict or the path of a YAML file; got {kind}. Hint: "
+            'run.setup(statistic="kfac", compress=16).'
+        )
     values = {**(given or {}), **more}
     if is_dialect(values):
         values = translated(values)

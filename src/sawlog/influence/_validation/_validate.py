@@ -177,7 +177,10 @@ def _check_scores(scores: Scores) -> None:
         )
     for what, ids in (("examples", scores.ids), ("queries", scores.queries)):
         if len(set(ids.tolist())) < len(ids):
-            raise ArgumentError(f"Some {what} have the same id, so they cannot be told apart.")
+            raise ArgumentError(
+                f"Some {what} have the same id, so they cannot be told apart. Hint: give each its "
+                "own id."
+            )
     if not np.isfinite(scores.values).all():
         raise ArgumentError("Some scores are infinite or NaN. Hint: leave those examples out.")
     if scores.values.size and not np.ptp(scores.values, axis=1).any():

@@ -174,7 +174,10 @@ def joined(several: Sequence[LogixScores]) -> LogixScores:
     first = several[0]
     for each in several[1:]:
         if not np.array_equal(each.ids, first.ids):
-            raise ArgumentError("Scores of different examples cannot be joined.")
+            raise ArgumentError(
+                "Scores of different examples cannot be joined. Hint: score all queries against "
+                "the same loader."
+            )
     groups = None
     if first.groups is not None:
         groups = {n: np.concatenate([(e.groups or {})[n] for e in several]) for n in first.groups}

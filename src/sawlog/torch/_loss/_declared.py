@@ -53,7 +53,10 @@ class DeclaredLosses:
                 f"declare_loss takes a loss of one element; got the shape {tuple(loss.shape)}."
             )
         if loss.grad_fn is None:
-            raise ArgumentError("declare_loss got a tensor without a gradient.")
+            raise ArgumentError(
+                "declare_loss got a tensor without a gradient. Hint: the loss itself, before "
+                "detach() or item()."
+            )
         self._edges.append(root_of(loss))
 
     def path_from(self, root: Edge) -> tuple[Edge, Path]:
