@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sawlog._validate import refuse
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.torch._graph._autograd_graph import (
     Edge,
@@ -121,14 +122,16 @@ class Items:
                 by.
         """
         own = torch.as_tensor(counts).detach().double().cpu()
-        if own.shape != (batch,) or bool((own < 0).any()):
+        if own.shape != (batch,):
             raise ArgumentError(
                 f"`counts` must have one number for each of {batch} examples; got the shape "
                 f"{tuple(own.shape)}."
             )
+        if not bool((own >= 0).all()):
+            refuse("counts", "non-negative numbers", own.tolist())
         number = float(own.sum()) if total is None else float(total)
         if not number > 0 and bool((own > 0).any()):
-            raise ArgumentError(f"`total` must be positive; got {number}.")
+            refuse("total", "a positive number", number)
         return cls(own, number, float(times))
 
     def divides(self, number: float) -> bool:
