@@ -33,7 +33,7 @@ help:
 	@echo "make bench          all the benchmarks"
 	@echo "make clean          remove the environments and all caches"
 
-# $(call install,EXTRA). Without a stamp, .venv is missing or its set-up was interrupted: start anew.
+# $(call install,EXTRA). Without a stamp, .venv is missing or its set-up was interrupted: start again.
 define install
 	@echo "Setting up .venv for $(1) (once; takes a minute or two)"
 	@test -e $(DEV) -o -e $(DEMO) || $(PYTHON) -m venv --clear .venv

@@ -25,7 +25,7 @@ LAYERS = (
     ("curvature", "example_data", "run_files", "sinks"),
     ("factored", "store"),
     ("records",),
-    ("_array_device", "_progress"),
+    ("_array_device", "_figures", "_progress"),
     ("_csv", "_format", "_html", "_rich", "_table", "_validate"),
     (
         "_arrays",

@@ -3,6 +3,7 @@
 Each phrase is an exact one with few innocent uses, in the folders and files of ``CHECKED``.
 """
 
+import ast
 import io
 import re
 import tokenize
@@ -100,6 +101,7 @@ CHECKED = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "examples",
+    "tools",
 ]
 
 _PROSE = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
@@ -195,6 +197,55 @@ def test_a_phrase_across_lines_is_found(tmp_path):
     (tmp_path / "module.py").write_text('"""One.\n\nWhat\n    is there.\n"""\n# so\n')
     (found,) = calques_in(tmp_path / "module.py")
     assert found.startswith("module.py:3: 'What")
+
+
+# ---- summaries of functions
+
+#: What the docstring of a function does not begin with; ruff's D401 knows the other cases.
+NOT_IMPERATIVE = {"Whether", "What", "Where", "How", "As", "Like", "Inside", "For", "Have", "Ids"}
+
+
+def summaries_of(tree: ast.Module) -> list[tuple[int, str]]:
+    """Return the docstrings of functions with their lines; those of properties are nouns."""
+    return [
+        (each.body[0].lineno, text)
+        for each in ast.walk(tree)
+        if isinstance(each, ast.FunctionDef) and (text := ast.get_docstring(each))
+        if not any("property" in ast.unparse(decorator) for decorator in each.decorator_list)
+        if not each.name.startswith("test_")
+    ]
+
+
+def not_imperative(source: str) -> list[str]:
+    """Return the summaries that do not say what a function does, with their lines."""
+    found = summaries_of(ast.parse(source))
+    return [f"{line}: {text}" for line, text in found if text.split()[0] in NOT_IMPERATIVE]
+
+
+def test_summaries_of_functions_are_imperative():
+    files = sorted((ROOT / "src").rglob("*.py"))
+    sources = {file: file.read_text(encoding="utf-8") for file in files}
+    assert sum(len(summaries_of(ast.parse(source))) for source in sources.values()) > 1000
+    assert [f"{file.name}:{each}" for file in files for each in not_imperative(sources[file])] == []
+
+
+def test_a_summary_that_is_not_imperative_is_found():
+    source = """
+class A:
+    @property
+    def ok(self):
+        '''Whether it is.'''
+
+    def is_ok(self):
+        '''Whether it is.
+
+        More.
+        '''
+
+    def get(self):
+        '''Return whether it is.'''
+"""
+    assert not_imperative(source) == ["8: Whether it is.\n\nMore."]
 
 
 # ---- names of classes

@@ -41,7 +41,7 @@ class Meter:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Set-up, call and teardown."""
+        """Add up set-up, call and teardown."""
         before = used()
         result = yield
         self._write(item.nodeid, used() - before)

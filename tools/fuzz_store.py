@@ -45,7 +45,7 @@ class Source:
         self._data, self._at = data, 0
 
     def number(self, below: int) -> int:
-        """A number from 0 to ``below`` - 1."""
+        """Return a number from 0 to ``below`` - 1."""
         part = self._data[self._at : self._at + 4]
         self._at += 4
         return int.from_bytes(part, "little") % below if below else 0
@@ -136,7 +136,7 @@ def with_random(sound: Path, folder: Path, seconds: float, seed: int) -> int:
 
 
 def with_atheris(sound: Path, folder: Path, seconds: float) -> None:
-    """Rounds that coverage guides; ends the process."""
+    """Run rounds that coverage guides; ends the process."""
     atheris.Setup(
         [sys.argv[0], f"-max_total_time={int(seconds)}", "-max_len=256", "-len_control=0"],
         lambda data: one(sound, folder, data),

@@ -129,6 +129,18 @@ def test_a_command(sawlog_, world, tmp_path, without_waiting, command):
         (["view", ".", "--port", "-1", "--no-open"], "Port -1 cannot be used"),
         (["tail", "run"], "no run with logs of steps"),
         (["demo", "-o", "store"], "is not empty"),
+        (["lss", "."], "There is no command 'lss'.\nhint: did you mean sawlog ls?"),
+        (["sho\x1bw"], r"There is no command 'sho\x1bw'."),
+        (["report", "run", "-o", "p.pdf"], "-o must be an .html file; got 'p.pdf'"),
+        (["report", "run", "-o", "p.html", "--query", "1"], "--query needs the run of the queries"),
+        (["plot", "store", "--names", "nope"], "These runs have no curve of the name 'nope'."),
+        (["compare", "store", "--names", "nope"], "These runs have no series of the name 'nope'."),
+        (["tail", "store", "nope"], "This run has no curve of the name 'nope'."),
+        (["attribute", "run", "asked", "--names", "nope"], "has no layer of the name 'nope'."),
+        (["attribute", "run", "asked", "--damping", "-1"], "--damping must be a non-negative num"),
+        (["attribute", "run", "asked", "--typical", "nan"], "--typical must be a non-negative num"),
+        (["self-influence", "."], ". is not a run or store; some are below it."),
+        (["validate", "scores", "bank", "--measure", "json:dumps"], "nothing is trained"),
     ],
 )
 def test_a_mistake(sawlog_, world, monkeypatch, typed, why):

@@ -92,7 +92,7 @@ def test_an_empty_store(sawlog_, tmp_path):
     assert shown["series"] == shown["tables"] == []
     done = sawlog_("show", tmp_path / "run", "loss")
     assert done.code == 2
-    assert "It has no logs." in done.err
+    assert "there are no names at all" in done.err
 
 
 def test_names_without_data(sawlog_, tmp_path):

@@ -161,6 +161,24 @@ def test_tensorboard_reads_what_was_sent(sawlog_, run_, tmp_path):
             writer.log({"loss": 0.25, "accuracy": 1.0}, step=5)
 
 
+def test_a_run_is_sent_once_however_it_is_given(sawlog_, tmp_path):
+    runs = tmp_path / "runs"
+    for seed in range(2):
+        with sawlog.store.create(runs / f"seed-{seed}") as writer:
+            writer.extend({"loss": np.arange(5.0)}, step=np.arange(5))
+    options = ("--to", "tensorboard", "--out", tmp_path / "board", "--state", tmp_path / "state")
+    sent = [
+        [each["sent"] for each in sawlog_("sync", *given, *options, "--json").json]
+        for given in ([runs], [runs / "seed-0"], [runs / "seed-1", runs / "seed-0"])
+    ]
+    assert sent == [[5, 5], [0], [0, 0]]
+    seen = TensorBoard(tmp_path).read(SimpleNamespace(path=str(tmp_path / "board" / "seed-0")))
+    assert [step for step, _ in seen.scalars["loss"]] == list(range(5))
+    # With another name it is another folder of the board, which is complete by itself.
+    (named,) = sawlog_("sync", tmp_path, *options, "--json").json[:1]
+    assert (named["run"], named["sent"]) == ("runs/seed-0", 5)
+
+
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("default")  # MLflow's own, of its database
 def test_processes_do_not_create_a_new_database_at_once(sawlog_, tmp_path, monkeypatch):
@@ -186,6 +204,15 @@ def test_bad_usage(sawlog_, run_, tmp_path):
     done = sawlog_("sync", run_, "--to", "tensorboard")
     assert (done.code, "Hint" in done.err or "hint" in done.err) == (2, True)
     assert sawlog_("sync", run_, "--to", "nowhere").code == 2
+    for tracker in ("wandb", "mlflow", "trackio"):
+        done = sawlog_("sync", run_, "--to", tracker, "--out", tmp_path / "board")
+        assert (done.code, f"--to {tracker} does not use --out" in done.err) == (2, True)
+    board = ("--to", "tensorboard", "--out")
+    done = sawlog_("sync", run_, *board, tmp_path / "board", "--project", "mine")
+    assert (done.code, "does not use --project" in done.err) == (2, True)
+    (tmp_path / "file").touch()
+    done = sawlog_("sync", run_, *board, tmp_path / "file")
+    assert (done.code, "file is a file" in done.err) == (2, True)
     assert sawlog_("sync", run_, "--to", "wandb", "--jobs", "0").code == 2
     (tmp_path / "state").mkdir()
     with sawlog.store.open(run_) as reader:

@@ -27,6 +27,10 @@ def test_near_duplicates_chain_and_the_largest_group_comes_first():
     assert influence.near_duplicates(logs, threshold=1.0) == []
     with pytest.raises(ArgumentError, match="from -1 to 1"):
         influence.near_duplicates(logs, threshold=1.1)
+    with pytest.raises(ArgumentError, match="`threshold` must be a finite number; got 'high'"):
+        influence.near_duplicates(logs, threshold="high")
+    with pytest.raises(ArgumentError, match="`neighbours` must be a positive integer; got 0"):
+        influence.near_duplicates(logs, neighbours=0)
 
 
 @pytest.mark.parametrize("neighbours", [1, 2, 3])

@@ -154,7 +154,7 @@ def test_arguments_of_the_wrong_kind(tmp_path: pathlib.Path) -> None:
                 call(3, state)
         with pytest.raises(ArgumentError, match="the runs of 3 keys"):
             logger.log(several, {"x": 1})
-        with pytest.raises(ArgumentError, match="takes a logdict or a dict, got list"):
+        with pytest.raises(ArgumentError, match="takes a logdict or a dict; got list"):
             logger.log(state, [1])
         with pytest.raises(LogValueError, match=r"test_loggers_failing.py.*'x'.*str"):
             logger.log(state, {"x": "text"})

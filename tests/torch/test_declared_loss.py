@@ -168,6 +168,10 @@ def test_what_is_refused(tmp_path):
         logs(other_mask)
     with pytest.raises(ArgumentError, match="one number for each of 4"):
         logs(lambda: run.declare_items([1, 2]))
+    with pytest.raises(ArgumentError, match=r"`counts` must be non-negative numbers; got \[1.0, -"):
+        logs(lambda: run.declare_items([1, -2, 1, 1]))
+    with pytest.raises(ArgumentError, match=r"`counts` must be non-negative numbers; got .*nan"):
+        logs(lambda: run.declare_items([1, math.nan, 1, 1]))
     with pytest.raises(ArgumentError, match="loss of one element"):
         logs(lambda: run.declare_loss(model(x)))
 

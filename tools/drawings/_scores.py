@@ -6,7 +6,7 @@ from tools.drawings._pen import Pen
 
 
 def gradient_of_a_layer() -> str:
-    """The gradient of one example is an outer product, which is projected on both sides."""
+    """Draw the gradient of one example: an outer product, projected on both sides."""
     pen = Pen(
         640,
         236,

@@ -31,7 +31,7 @@ def jit() -> str:
 
 
 def scan() -> str:
-    """A loop of known length."""
+    """Draw a loop of known length."""
     pen = _program(
         "A log in a scan of five steps: one entry for each step, in the order of execution.",
         150,
@@ -63,7 +63,7 @@ def cond() -> str:
 
 
 def while_loop() -> str:
-    """A loop of unknown length."""
+    """Draw a loop of unknown length."""
     pen = _program(
         "A log in a while loop: capacity keeps a fixed number of entries and counts the rest, "
         "a reduction keeps one value.",
@@ -118,7 +118,7 @@ def masked() -> str:
 
 
 def grad() -> str:
-    """The forward pass is logged once; the backward pass by log_cotangent."""
+    """Draw a gradient: the forward pass is logged once, the backward pass by log_cotangent."""
     pen = Pen(
         WIDTH,
         212,
@@ -142,7 +142,7 @@ def grad() -> str:
 
 
 def remat() -> str:
-    """Computed twice, logged once."""
+    """Draw what is computed twice and logged once."""
     pen = Pen(
         WIDTH, 176, "Under checkpoint and grad the forward pass runs twice and is logged once."
     )

@@ -33,7 +33,7 @@ def modules_of(root: Path, names: list[str]) -> list[Path]:
         elif (root / path.with_suffix(".py")).is_file():
             found.append(path.with_suffix(".py"))
         else:
-            raise SystemExit(f"mutants: there is no module {name!r} (looked at {path})")
+            raise SystemExit(f"mutants: there is no module {name!r} at {path}")
     return found
 
 
@@ -101,7 +101,7 @@ def main() -> int:
     parser.add_argument("modules", nargs="+", help="files, folders or dotted names")
     parser.add_argument("--root", type=Path, default=Path.cwd(), help="the project's folder")
     parser.add_argument("--tests", nargs="*", help="the tests to run; else by the mirror layout")
-    parser.add_argument("--most", type=int, help="at most so many changes of each module")
+    parser.add_argument("--most", type=int, help="how many changes of each module to try, at most")
     parser.add_argument("--seed", type=int, default=0, help="which of them")
     parser.add_argument("--workers", default="2", help="processes of the first run")
     parser.add_argument("--slack", type=float, default=120, help="seconds on top of a test's own")

@@ -67,7 +67,7 @@ class Edit:
     lines: tuple[int, int]
 
     def apply(self, source: bytes) -> bytes:
-        """The source with this change."""
+        """Return the source with this change."""
         return source[: self.start] + self.new.encode() + source[self.stop :]
 
 
@@ -116,7 +116,7 @@ class _Finder(ast.NodeVisitor):
     visit_Raise = visit_Assert = visit_JoinedStr = visit_Import = visit_ImportFrom = _pass_over
 
     def visit_FunctionDef(self, node: Any) -> None:
-        """The body and the defaults; not the annotations."""
+        """Visit the body and the defaults; not the annotations."""
         for part in (*node.decorator_list, *node.args.defaults, *node.body):
             self.visit(part)
         for default in node.args.kw_defaults:
@@ -126,7 +126,7 @@ class _Finder(ast.NodeVisitor):
     visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        """The value; not the annotation."""
+        """Visit the value; not the annotation."""
         if node.value is not None:
             self.visit(node.value)
 
@@ -176,12 +176,12 @@ class _Finder(ast.NodeVisitor):
             self._add(node, ast.Constant(2 * value if value else 1.0), "constant")
 
     def visit_If(self, node: ast.If) -> None:
-        """A condition that always or never holds."""
+        """Make a condition hold always or never."""
         self._always_or_never(node)
         self.generic_visit(node)
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
-        """A condition that always or never holds."""
+        """Make a condition hold always or never."""
         self._always_or_never(node)
         self.generic_visit(node)
 
@@ -191,7 +191,7 @@ class _Finder(ast.NodeVisitor):
                 self._add(node.test, ast.Constant(value), f"always {value}")
 
     def visit_Slice(self, node: ast.Slice) -> None:
-        """A slice without one of its bounds."""
+        """Leave out a bound of a slice."""
         for bound in ("lower", "upper", "step"):
             if getattr(node, bound) is not None:
                 new = copy.copy(node)
@@ -226,19 +226,19 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _items_left_out(self, node: ast.expr) -> None:
-        """What a key, a hash or a shape is made of, without one of its parts."""
+        """Leave out a part of a key, a hash or a shape."""
         if isinstance(node, ast.Tuple) and len(node.elts) > 1:
             for i in range(len(node.elts)):
                 self._changed(node, "item left out", elts=[*node.elts[:i], *node.elts[i + 1 :]])
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        """A matrix that is not transposed."""
+        """Leave out a transpose."""
         if node.attr in TRANSPOSED:
             self._add(node, node.value, "not transposed")
         self.generic_visit(node)
 
     def visit_comprehension(self, node: ast.comprehension) -> None:
-        """A filter that lets everything through, or nothing."""
+        """Let a filter pass everything, or nothing."""
         for test in node.ifs:
             for value in (True, False):
                 self._add(test, ast.Constant(value), f"always {value}")
@@ -254,7 +254,7 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> None:
-        """A call whose effect is missing."""
+        """Leave out a call that has an effect."""
         if isinstance(node.value, ast.Call):
             self._left_out(node)
         elif not isinstance(node.value, ast.Constant):
@@ -263,7 +263,7 @@ class _Finder(ast.NodeVisitor):
     visit_AugAssign: Callable[[Any, ast.AugAssign], None] = _left_out
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        """An item or attribute that is not set."""
+        """Leave out the setting of an item or attribute."""
         if all(isinstance(t, (ast.Attribute, ast.Subscript)) for t in node.targets):
             self._left_out(node)
         else:

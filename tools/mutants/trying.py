@@ -26,7 +26,7 @@ BROKEN = 70  # the exit code of a child that could not run any test
 
 
 def copy_tree(root: Path, target: Path) -> None:
-    """The files that tests need."""
+    """Copy the files that tests need."""
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
     for name in (*COPIED, "pyproject.toml", "Makefile"):
         source = root / name
@@ -44,7 +44,7 @@ def preload() -> None:
 
 
 def outcome(tree: Path, tests: Sequence[str], seconds: float, said: Path) -> str:
-    """What becomes of these tests in ``tree``; ``said`` gets the output of a failure.
+    """Run these tests in ``tree``; ``said`` gets the output of a failure.
 
     Raises:
         SystemExit: pytest itself did not run, which says nothing about the tests.

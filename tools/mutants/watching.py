@@ -79,7 +79,7 @@ class Seen:
 
     @classmethod
     def read(cls, folder: Path) -> Seen:
-        """What all workers saw."""
+        """Return what all workers saw."""
         lines: dict[str, dict[int, set[str]]] = {}
         seconds: dict[str, float] = {}
         for path in folder.glob("*.json"):

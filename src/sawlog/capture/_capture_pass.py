@@ -136,7 +136,7 @@ class CapturePass:
             self.seen.load(np.concatenate(before))
 
     def _has_rows(self, part: checkpoint.Saved) -> bool:
-        """Whether the examples of a part of the statistics have all rows that are wanted now."""
+        """Return whether examples of a part of the statistics have all rows that are wanted now."""
         before = {**Options().to_json(), **(part.about.get("options") or {})}
         kept = before["log"] if before["save"] is None else before["save"]
         if {*self._options.saved} <= {*kept}:

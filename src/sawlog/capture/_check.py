@@ -107,7 +107,7 @@ class Check:
         return text.getvalue()
 
     def message(self) -> str:
-        """The differences, as the text of an error."""
+        """Return the differences as the text of an error."""
         if self.refused:
             return self.refused
         wrong = [layer for layer in self.layers if not layer.same]
@@ -125,7 +125,7 @@ class Check:
 def compared(
     name: str, logged: np.ndarray, expected: np.ndarray, tolerance: float, floor: float
 ) -> Comparison:
-    """Rows ``[examples, ...]`` that were logged, against those of the examples alone."""
+    """Compare rows ``[examples, ...]`` that were logged with those of the examples alone."""
     ours = logged.reshape(len(logged), -1).astype(np.float64)
     theirs = expected.reshape(len(expected), -1).astype(np.float64)
     lengths = np.linalg.norm(theirs, axis=1)
@@ -168,7 +168,7 @@ def added_up(
 
 
 def loss_problem(whole: float, each: np.ndarray | None, own: Losses, size: int, tol: float) -> str:
-    """What is wrong with the loss of a batch, given the losses of examples alone."""
+    """Return what is wrong with the loss of a batch, given the losses of examples alone."""
     if each is not None:
         off = [i for i, value in own.items() if not _close(float(each[i]), value, tol)]
         if off:

@@ -51,7 +51,10 @@ def _plain(given: Any) -> np.ndarray | None:
         return np.zeros(0, np.int64)
     if array.ndim == 1 and array.dtype.kind in "iu":
         if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
-            raise ArgumentError("An id is above 2**63 - 1, the largest int64.")
+            raise ArgumentError(
+                "An id is above 2**63 - 1, the largest int64. Hint: strings, such as [str(x) for x "
+                "in ids]."
+            )
         return array.astype(np.int64)
     if array.ndim == 1 and array.dtype.kind != "U":
         raise ArgumentError(
@@ -80,7 +83,10 @@ def _hashes(given: Any) -> np.ndarray:
             raise ArgumentError(f"data_id cannot be made of {what:.80}. {_HINT}")
     lengths = {name: len(array) for name, array in arrays.items() if array is not None}
     if len(set(lengths.values())) != 1:
-        raise ArgumentError(f"data_id has arrays for different numbers of examples: {lengths}.")
+        raise ArgumentError(
+            f"data_id has arrays for different numbers of examples: {lengths}. Hint: each array "
+            "needs one row for each example of the batch."
+        )
     names = []
     for i in range(next(iter(lengths.values()))):
         digest = xxhash.xxh3_128()

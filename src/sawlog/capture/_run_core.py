@@ -351,7 +351,9 @@ class RunCore(LogixMethods, CloseOnExit):
                 examples.
         """
         if self._batch is not None:
-            raise CaptureError("finalize was called inside `with run(...)`.")
+            raise CaptureError(
+                "finalize was called inside `with run(...)`. Hint: call it after the `with`."
+            )
         ranks, logged = self._ranks(), self._pass is not None
         if self._pass is not None:
             self._pass.close()

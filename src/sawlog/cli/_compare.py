@@ -38,7 +38,8 @@ def run(arguments: Compare, output: CommandOutput) -> int:
     summaries = {name: run_summary(path) for name, path in given_runs(arguments.runs).items()}
     lasts = {name: _last_values(summary) for name, summary in summaries.items()}
     known = list(dict.fromkeys(series for own in lasts.values() for series in own))
-    chosen = matching_names(known, arguments.names) if arguments.names else known
+    lacks = "These runs have no series of the name"
+    chosen = matching_names(known, arguments.names, lacks) if arguments.names else known
     settings = _varied(list(summaries.values()))
     if arguments.json:
         output.print_json(

@@ -63,7 +63,9 @@ def run(arguments: Describe, output: CommandOutput) -> int:
         arguments.path, arguments.data, arguments.ids, text=arguments.text, image=arguments.image
     )
     if not described:
-        raise ArgumentError(f"{arguments.data} has no examples.")
+        raise ArgumentError(
+            f"{arguments.data} has no examples. Hint: a file with a line or row for each example."
+        )
     check_described(arguments.path)
     if arguments.json:
         output.print_json({"path": str(arguments.path), "examples": described})

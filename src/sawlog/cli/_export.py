@@ -116,7 +116,7 @@ def run(arguments: Export, output: CommandOutput) -> int:
 
 @contextlib.contextmanager
 def _hints_as_options() -> Iterator[None]:
-    """Have errors of ``sawlog.store.export`` name options where they name Python arguments."""
+    """Name options in errors of ``sawlog.store.export``, which name Python arguments."""
     try:
         yield
     except SawlogError as error:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import sawlog
+from sawlog._names import nearest
 from sawlog._optional import require
 from sawlog._text import printable_lines
 from sawlog.cli._commands import COMMANDS
 from sawlog.cli._exit_codes import BAD, BROKEN_PIPE, INTERRUPTED, OK, report
-from sawlog.errors import SawlogError
+from sawlog.errors import ArgumentError, SawlogError
 
 _DESCRIPTION = """\
 Inspect sawlog stores, the logs of neural-network programs on disk, and score their examples.
@@ -66,6 +67,8 @@ def _run(args: list[str]) -> int:
     with _without_last_result():
         for package in ("tyro", "rich"):
             require(package, "cli", "The command sawlog")
+    if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        raise _unknown_command(args[0])
     try:
         arguments = _parse(args)
     except SystemExit as stop:  # tyro printed help, or what is wrong with the arguments
@@ -88,6 +91,14 @@ def _without_last_result() -> Iterator[None]:
         builtins.__dict__.update(kept)
 
 
+def _unknown_command(typed: str) -> ArgumentError:
+    close = nearest(typed, COMMANDS)
+    meant = f"did you mean sawlog {close[0]}? " if close else ""
+    return ArgumentError(
+        f"There is no command {typed!r}. Hint: {meant}sawlog --help lists all commands."
+    )
+
+
 def _parse(args: list[str]) -> Any:
     import tyro
 
@@ -96,7 +107,7 @@ def _parse(args: list[str]) -> Any:
         if args and args[0] in COMMANDS:
             kind = COMMANDS[args[0]].arguments_class()
             return tyro.cli(kind, prog=f"sawlog {args[0]}", args=args[1:], config=config)
-        # No command, or an unknown one: print help with one line for each command.
+        # No command: print help with one line for each command.
         brief = {name: _placeholder(command.summary) for name, command in COMMANDS.items()}
         return tyro.extras.subcommand_cli_from_dict(
             brief, prog="sawlog", description=_DESCRIPTION, args=args, config=config

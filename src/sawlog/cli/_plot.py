@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from tyro.conf import arg
 
+from sawlog import _figures
 from sawlog._optional import require
 from sawlog._table import folded
 from sawlog._text import printable
@@ -114,10 +115,11 @@ def _curves(arguments: Plot) -> tuple[Curves, int]:
     if not found:
         hint = "" if arguments.axis is None else f" over {arguments.axis!r}"
         raise ArgumentError(f"These runs have no numbers{hint} to draw. Hint: sawlog show RUN.")
-    chosen = matching_names(found, arguments.names) if arguments.names else list(found)[:_MOST]
-    return {name: found[name] for name in chosen}, 0 if arguments.names else len(found) - len(
-        chosen
-    )
+    names = list(found)[:_MOST]
+    if arguments.names:
+        names = matching_names(found, arguments.names, "These runs have no curve of the name")
+        return {name: found[name] for name in names}, 0
+    return {name: found[name] for name in names}, len(found) - len(names)
 
 
 def _to_json(curve: Curve) -> dict[str, Any]:
@@ -132,19 +134,18 @@ def _to_json(curve: Curve) -> dict[str, Any]:
 
 
 def _write(curves: Curves, arguments: Plot) -> None:
-    figures: Any = require("matplotlib.figure", "plot", "sawlog plot -o")
     across = min(3, len(curves))
     down = -(-len(curves) // across)
-    figure = figures.Figure(figsize=(4.6 * across, 3.2 * down), layout="constrained")
+    figure = _figures.new_figure(4.6 * across, 3.2 * down, "sawlog plot -o")
     plots = np.atleast_1d(figure.subplots(down, across, squeeze=False)).reshape(-1)
     for axes, (name, own) in zip(plots, curves.items(), strict=False):
         for label, curve in own.items():
-            (line,) = axes.plot(curve.steps, curve.mean, linewidth=1.4, label=_plain(label))
+            (line,) = axes.plot(curve.steps, curve.mean, linewidth=1.4, label=_figures.label(label))
             if curve.thinned:
                 shade = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
                 axes.fill_between(curve.steps, curve.least, curve.greatest, **shade)
-        axes.set_title(_plain(name), fontsize=10)
-        axes.set_xlabel(_plain(next(iter(own.values())).axis or "entry"), fontsize=9)
+        axes.set_title(_figures.label(name), fontsize=10)
+        axes.set_xlabel(_figures.label(next(iter(own.values())).axis or "entry"), fontsize=9)
         axes.grid(alpha=0.25)
         if arguments.log:
             axes.set_yscale("log")
@@ -153,10 +154,4 @@ def _write(curves: Curves, arguments: Plot) -> None:
     for axes in plots[len(curves) :]:
         axes.set_axis_off()
     assert arguments.out is not None
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(arguments.out, dpi=150)
-
-
-def _plain(text: str) -> str:
-    """Return text that matplotlib does not read as mathematics."""
-    return printable(text).replace("$", r"\$")
+    _figures.save(figure, arguments.out, dpi=150)

@@ -13,7 +13,7 @@ from sawlog import influence
 from sawlog._format import size
 from sawlog._table import folded
 from sawlog._text import printable
-from sawlog._validate import integer
+from sawlog._validate import integer, refuse
 from sawlog.cli._arguments import Json, Overwrite, Queries, Runs
 from sawlog.cli._exit_codes import OK
 from sawlog.cli._output import CommandOutput
@@ -27,6 +27,7 @@ from sawlog.report import PageOptions, write_report
 from sawlog.report._attribution import ScoredRun
 from sawlog.report._source import scored_from
 
+_SUFFIXES = (".html", ".htm")
 _MOST_TOKENS = 50  # listed examples of a query whose tokens are scored
 
 
@@ -115,6 +116,9 @@ def run(arguments: WriteReport, output: CommandOutput) -> int:
         raise StoreExistsError(f"{out} is a folder. Hint: -o {out / 'report.html'}.")
     if out.exists() and not arguments.overwrite:
         raise StoreExistsError(f"{out} exists. Hint: --overwrite replaces it.")
+    if out.suffix.lower() not in _SUFFIXES:
+        refuse("-o", "an .html file", str(out), "-o report.html")
+    _check_needs_queries(arguments)
     if arguments.points is not None:
         integer("--points", arguments.points, least=2)
     _describe(arguments.runs[0], arguments.data)
@@ -137,6 +141,17 @@ def run(arguments: WriteReport, output: CommandOutput) -> int:
     return OK
 
 
+def _check_needs_queries(arguments: WriteReport) -> None:
+    """Refuse options that say something about queries, where there are none to score."""
+    given = {"--query": arguments.query, "--query-data": arguments.query_data}
+    unused = [option for option, value in given.items() if value]
+    if unused and arguments.queries is None:
+        verb = "needs" if len(unused) == 1 else "need"
+        raise ArgumentError(
+            f"{' and '.join(unused)} {verb} the run of the queries. Hint: --queries RUN."
+        )
+
+
 def _describe(folder: Path, data: Path | None) -> None:
     if data is None:
         return
@@ -146,7 +161,10 @@ def _describe(folder: Path, data: Path | None) -> None:
             "the run itself first."
         )
     if not describe(folder, data):
-        raise ArgumentError(f"{data} has no examples.")
+        raise ArgumentError(
+            f"{data} has no examples. Hint: --data takes a file with a line or row for each "
+            "example."
+        )
     check_described(folder)
 
 

@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 from sawlog import store
 from sawlog._format import number, short
 from sawlog._text import printable
-from sawlog._validate import byte_size
+from sawlog._validate import byte_size, non_negative_number
 from sawlog.cli._output import CommandOutput
 from sawlog.cli._texts import texts_of
 from sawlog.curvature import KINDS, Damping, FullMatrix, Kronecker, Relative, Typical
@@ -126,7 +126,7 @@ def damping_of(arguments: ScoringArguments) -> Damping:
     """Return the damping of ``--damping``, ``--relative`` or ``--typical``.
 
     Raises:
-        ArgumentError: more than one of them is given.
+        ArgumentError: more than one of them is given, or one is negative or not finite.
     """
     options = {
         "--damping": arguments.damping,
@@ -136,6 +136,8 @@ def damping_of(arguments: ScoringArguments) -> Damping:
     given = [option for option, value in options.items() if value is not None]
     if len(given) > 1:
         raise ArgumentError(f"{' and '.join(given)} exclude each other. Hint: give one of them.")
+    for option in given:
+        non_negative_number(option, options[option])
     if arguments.relative is not None:
         return Relative(arguments.relative)
     return arguments.damping if arguments.typical is None else Typical(arguments.typical)
@@ -156,7 +158,8 @@ def open_logs(path: Path) -> Logs:
 
 def matching_layers(logs: Logs, patterns: tuple[str, ...]) -> list[str] | None:
     """Return the layers that match any of the patterns; None, which is all, without patterns."""
-    return matching_names(logs.layers, patterns) if patterns else None
+    lacks = f"{logs.path} has no layer of the name"
+    return matching_names(logs.layers, patterns, lacks) if patterns else None
 
 
 def with_ids(logs: Logs, typed: tuple[str, ...]) -> Logs:

@@ -106,6 +106,7 @@ def run(arguments: Sync, output: CommandOutput) -> int:
     positive_integer("--jobs", arguments.jobs)
     if arguments.to == "tensorboard" and arguments.out is None:
         raise ArgumentError("--to tensorboard needs a folder. Hint: --out FOLDER.")
+    _check_where(arguments)
     runs = list(given_runs(arguments.runs).items())
     if arguments.project is None:
         project = arguments.runs[0].absolute().name
@@ -127,6 +128,19 @@ def run(arguments: Sync, output: CommandOutput) -> int:
     total = count(sum(each.sent for each in found), "entry", "entries")
     output.print(table(_COLUMNS, rows, output.width), "", f"{total} sent to {arguments.to}")
     return OK
+
+
+def _check_where(arguments: Sync) -> None:
+    """Refuse --out and --project where the tracker does not use them."""
+    board = arguments.to == "tensorboard"
+    unused = "--project" if board else "--out"
+    if (arguments.project if board else arguments.out) is not None:
+        raise ArgumentError(
+            f"--to {arguments.to} does not use {unused}. Hint: "
+            f"{'--out FOLDER' if board else '--project NAME'} says where runs go."
+        )
+    if arguments.out is not None and arguments.out.exists() and not arguments.out.is_dir():
+        raise ArgumentError(f"--out {arguments.out} is a file. Hint: give a folder.")
 
 
 def _prepare(tracker: str) -> None:
@@ -238,7 +252,9 @@ def _sync_one(
         return _Sent(name, 0, 0), False
     activity = writer_activity(place).state  # first: what was published before it ended is read
     with sawlog.store.open(place) as reader:
-        state = SyncState(arguments.state or default_folder(), reader.id, _destination(arguments))
+        state = SyncState(
+            arguments.state or default_folder(), reader.id, _destination(arguments, name)
+        )
         before, pieces = sum(state.sent.values()), list(_pieces(reader, state.sent))
         if pieces:
             if name not in sinks.by_name:
@@ -250,9 +266,13 @@ def _sync_one(
     return _Sent(name, sent, before), activity == "writing"
 
 
-def _destination(arguments: Sync) -> str:
-    where = "" if arguments.out is None else str(arguments.out.absolute())
-    return f"{arguments.to}\0{arguments.project}\0{where}"
+def _destination(arguments: Sync, name: str) -> str:
+    """Return what tells apart where entries of a store go, however the runs were given."""
+    if arguments.to == "tensorboard":
+        assert arguments.out is not None
+        return f"tensorboard\0{arguments.out.absolute() / name}"
+    run = name if arguments.to == "trackio" else ""  # others know their run by an id
+    return f"{arguments.to}\0{arguments.project}\0{run}"
 
 
 Piece = dict[str, tuple[int, int]]  # the entries of each name, from and to

@@ -94,7 +94,11 @@ def _new_lines(
     lines. ``most`` bounds how many entries of each name are read.
     """
     numbers = {s.column.name: s for s in reader.schema.series if has_curve(reader, s)}
-    names = matching_names(numbers, patterns) if patterns and numbers else [*numbers]
+    names = (
+        matching_names(numbers, patterns, "This run has no curve of the name")
+        if patterns and numbers
+        else [*numbers]
+    )
     found: dict[tuple[tuple[tuple[str, float], ...], int], Line] = {}
     for name in names:
         entries = drawable_entries(reader, numbers[name])

@@ -101,7 +101,10 @@ def run(arguments: Validate, output: CommandOutput) -> int:
     """Run ``sawlog validate``."""
     scores = _load(arguments.scores)
     if arguments.save and not isinstance(scores, Scores):
-        raise ArgumentError("--save needs a folder of scores: a .npy file has no place for it.")
+        raise ArgumentError(
+            "--save needs a folder of scores: a .npy file has no place for it. Hint: "
+            "scores.save(path) in Python writes such a folder; or omit --save."
+        )
     found = influence.validate(
         scores,
         _imported("--train", arguments.train),

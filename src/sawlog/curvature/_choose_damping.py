@@ -30,7 +30,9 @@ def choose_damping(curvature: Curvature, held_out: LayerArrays) -> dict[str, flo
             missing or not finite.
     """
     if curvature.kind == "identity":
-        raise ArgumentError("The identity needs no damping.")
+        raise ArgumentError(
+            "The identity needs no damping. Hint: another curvature, such as 'ekfac'."
+        )
     if curvature.joint is not None:
         raise ArgumentError(
             f"The curvature {curvature.kind!r} couples all layers, but damping is chosen layer by "
@@ -39,7 +41,11 @@ def choose_damping(curvature: Curvature, held_out: LayerArrays) -> dict[str, flo
     chosen = {}
     for name, layer in curvature.layers.items():
         if name not in held_out or not len(held_out[name]):
-            raise ArgumentError(f"There are no held-out gradients of the layer {name!r}.")
+            raise ArgumentError(
+                f"There are no held-out gradients of the layer {name!r}; there are those of "
+                f"{', '.join(list(held_out)[:5]) or 'no layer'}. Hint: log them with the same "
+                "layers."
+            )
         squares, total = _squares(name, layer, to_numpy(held_out[name]).astype(np.float64))
         values, outside = np.maximum(layer.values, 0).ravel(), layer.outside
         mean = layer.spectrum().mean
@@ -62,5 +68,8 @@ def _squares(name: str, layer: Layer, rows: np.ndarray) -> tuple[np.ndarray, flo
     squares = np.asarray((turned.reshape(len(rows), -1) ** 2).mean(0))
     total = float((rows.reshape(len(rows), -1) ** 2).mean(0).sum())
     if not np.isfinite(squares).all() or not np.isfinite(total):
-        raise ArgumentError(f"Held-out gradients of the layer {name!r} are infinite or NaN.")
+        raise ArgumentError(
+            f"Held-out gradients of the layer {name!r} are infinite or NaN. Hint: leave these "
+            "examples out."
+        )
     return squares, total

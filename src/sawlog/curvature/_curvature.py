@@ -275,7 +275,10 @@ def _curvature_in(reader: store.Reader) -> Curvature:
 
 def _check_curvature(reader: store.Reader) -> None:
     if "curvature" not in reader.meta:
-        raise ArgumentError(f"The store at {reader.path} does not contain a curvature.")
+        raise ArgumentError(
+            f"The store at {reader.path} does not contain a curvature. Hint: curvature.save(path) "
+            "writes one."
+        )
 
 
 IDENTITY = Curvature("identity", {})

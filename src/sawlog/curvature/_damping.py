@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sawlog._validate import non_negative_number
 from sawlog.errors import ArgumentError
 
 
@@ -23,8 +24,7 @@ class _Share:
     share: float
 
     def __post_init__(self) -> None:
-        if not _valid(self.share):
-            raise ArgumentError(f"`share` must be a non-negative number; got {self.share!r}.")
+        non_negative_number("share", self.share)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Sampled:
     noise: float = 1.0
 
     def __post_init__(self) -> None:
-        if not _valid(self.share) or not _valid(self.noise):
-            raise ArgumentError(f"`share` and `noise` must be non-negative numbers; got {self!r}.")
+        non_negative_number("share", self.share)
+        non_negative_number("noise", self.noise)
 
     def amount(self, spectrum: Spectrum, count: int | None) -> float:
         """Return the number to add to eigenvalues that were estimated from ``count`` examples."""

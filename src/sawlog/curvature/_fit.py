@@ -74,7 +74,10 @@ def fit(
         return IDENTITY
     shapes = _shapes(rows)
     if not shapes:
-        raise ArgumentError("There are no rows to fit a curvature to.")
+        raise ArgumentError(
+            "There are no rows to fit a curvature to. Hint: what a run has logged can be read "
+            "after run.finalize()."
+        )
     layers, sums = fit_without_rows(kind, shapes, measured), row_sums(kind, shapes, measured)
     if sums is not None:
         add_blocks(sums, rows())

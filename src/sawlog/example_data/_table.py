@@ -138,7 +138,10 @@ class ExampleData:
     def __init__(self, path: StrPath) -> None:
         self._reader = store.open(path)
         if "examples" not in self._reader.meta:
-            raise StoreNotFoundError(f"The store at {path} does not contain examples.")
+            raise StoreNotFoundError(
+                f"The store at {path} does not contain examples. Hint: run.describe(dataset) "
+                "stores them."
+            )
         has = LENGTH in self._reader.names
         self.ids: list[Any] = list(np.asarray(self._reader.ids(LENGTH)).tolist()) if has else []
         self._known = set(self.ids)

@@ -201,4 +201,7 @@ def _trainer_of(callback: TrainerCallback) -> Any:
         if handler is not None and callback in handler.callbacks:
             return found
         frame = frame.f_back  # type: ignore[assignment]
-    raise ArgumentError("SawlogCallback works with a transformers.Trainer only.")
+    raise ArgumentError(
+        "SawlogCallback works with a transformers.Trainer only. Hint: Trainer(..., "
+        "callbacks=[callback])."
+    )

@@ -200,7 +200,7 @@ class _Examples:
         return Subset(self._dataset, self._positions) if select is None else select(self._positions)
 
     def _must_be_alone(self, loader: Any) -> bool:
-        """Whether batches of one example are needed.
+        """Return whether batches of one example are needed.
 
         A collator may join all examples of a batch into one row, as without padding; or statistics
         count positions, and what is padding is not known.

@@ -37,7 +37,7 @@ def token_counts(trainer: Any, inputs: Mapping[str, Any]) -> Tensor | None:
 
 
 def _shifts(trainer: Any) -> bool:
-    """Whether the loss of the model compares each position with the label of the next."""
+    """Return whether the loss of the model compares each position with the label of the next."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     model = model.get_base_model() if hasattr(model, "get_base_model") else model
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):

@@ -26,7 +26,7 @@ def position_mask(
 
 
 def is_padded_otherwise(trainer: Any, batch: Mapping[str, Any], examples: int) -> bool:
-    """Whether a batch has masks of which none says what is padding in all layers.
+    """Return whether a batch has masks of which none says what is padding in all layers.
 
     So it is with an encoder and a decoder, whose sequences have lengths of their own, and with
     several sequences for each example, as chosen and rejected answers.
@@ -36,7 +36,7 @@ def is_padded_otherwise(trainer: Any, batch: Mapping[str, Any], examples: int) -
 
 
 def counts_positions(options: Any) -> bool:
-    """Whether options of a run ask for statistics over positions: K-FAC, or a PCA."""
+    """Return whether options of a run ask for statistics over positions: K-FAC, or a PCA."""
     by_pca = options.compress is not None and options.compress.kind == "pca"
     return by_pca or bool({"kfac", "ekfac"} & {*options.statistic})
 

@@ -142,7 +142,10 @@ def attribute(
         raise ArgumentError("There are no examples or no queries. Hint: attribute(train, queries).")
     logs, asked = Logs(train, names=names), Logs(queries, names=names)
     if len(logs) == 0 or len(asked) == 0:
-        raise ArgumentError("There are no examples to score, or no queries to score them for.")
+        lacking = "queries" if len(logs) else "examples to score"
+        raise ArgumentError(
+            f"There are no {lacking}. Hint: what a run has logged can be read after run.finalize()."
+        )
     shapes = check_together(logs, asked, weights)
     at = logs.usable_device(_device_for(device, queries))
     engine = as_executor(executor)

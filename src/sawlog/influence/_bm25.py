@@ -108,7 +108,10 @@ def bm25(
     ids, documents = _split(train)
     named, asked = _split(queries)
     if not documents or not asked:
-        raise ArgumentError("There are no texts to score, or no queries to score them for.")
+        lacking = "queries" if documents else "texts to score"
+        raise ArgumentError(
+            f'There are no {lacking}. Hint: bm25(["a text", ...], {{"query": "its text"}}).'
+        )
     index = LexicalIndex(asked, documents, k1=k1, b=b, words=words)
     values = np.stack([index.scores(text) for text in asked])
     return Scores(named, ids, values, about={"method": "bm25", "unit": None})
@@ -116,7 +119,7 @@ def bm25(
 
 def _split(texts: Texts) -> tuple[np.ndarray, list[str]]:
     if isinstance(texts, str):
-        raise ArgumentError("Texts are a dict by id or a sequence; got one string.")
+        raise ArgumentError("Texts are a dict by id or a sequence; got one string. Hint: [text].")
     if isinstance(texts, Mapping):
         return np.array(list(texts)), list(texts.values())
     return np.arange(len(texts)), list(texts)

@@ -30,12 +30,17 @@ def ensemble(
         ArgumentError: Queries, examples or modes differ, or some are a top k.
     """
     if not several:
-        raise ArgumentError("`several` must contain at least one Scores.")
+        raise ArgumentError(
+            "`several` must contain at least one Scores. Hint: ensemble([attribute(...), ...])."
+        )
     for each in several:
         _check_comparable(each, several[0])
     shares = [1 / len(several)] * len(several) if weights is None else list(weights)
     if len(shares) != len(several):
-        raise ArgumentError(f"There are {len(shares)} weights for {len(several)} Scores.")
+        raise ArgumentError(
+            f"There are {len(shares)} weights for {len(several)} Scores. Hint: one weight for "
+            "each, or omit weights= for the mean."
+        )
     first = several[0]
     orders = [
         np.ix_(
@@ -70,7 +75,13 @@ def _check_comparable(each: Scores, first: Scores) -> None:
             "attribute(..., top_k=None), then ensemble(...).top(k)."
         )
     if set(each.queries.tolist()) != set(first.queries.tolist()):
-        raise ArgumentError("The scores of an ensemble have different queries.")
+        raise ArgumentError(
+            "The scores of an ensemble have different queries. Hint: scores.select(ids) keeps "
+            "those that all of them have."
+        )
     modes = {one.about.get("mode", "dot") for one in (each, first)}
     if len(modes) > 1:
-        raise ArgumentError(f"The scores of an ensemble must have one mode; got {sorted(modes)}.")
+        raise ArgumentError(
+            f"The scores of an ensemble must have one mode; got {sorted(modes)}. Hint: the same "
+            "mode= in each attribute(...)."
+        )

@@ -48,13 +48,16 @@ def _in_memory(logs: Logs) -> MemorySource:
 
 def _check_joinable(one: MemorySource, other: MemorySource) -> None:
     if one.examples.columns.keys() != other.examples.columns.keys():
-        raise ArgumentError("Logs of different layers cannot be joined.")
+        raise ArgumentError(
+            "Logs of different layers cannot be joined. Hint: choose the same layers of both by "
+            "Logs(source, names=[...])."
+        )
     ways = [each.meta.get("options", {}).get("compress") for each in (one, other)]
     projections = [{own.projection for own in each.provenance} for each in (one, other)]
     if ways[0] != ways[1] or projections[0] != projections[1]:
         raise ArgumentError(
             f"Logs compressed by {ways[0]} and by {ways[1]} cannot be joined: their numbers mean "
-            "different things."
+            "different things. Hint: log all of them with the same compress=."
         )
     hint = "Hint: log all queries with the same checkpoint."
     check_same_weights(one.provenance, other.provenance, "some logs", "others", hint)

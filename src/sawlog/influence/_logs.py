@@ -80,7 +80,7 @@ class Logs:
         """
         logs = list(several)
         if not logs:
-            raise ArgumentError("There are no logs to join.")
+            raise ArgumentError("There are no logs to join. Hint: Logs.join([run.get_log(), ...]).")
         return logs[0] if len(logs) == 1 else cls(**join_arguments(logs))
 
     def __add__(self, other: Logs) -> Logs:

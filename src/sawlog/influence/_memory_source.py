@@ -85,7 +85,10 @@ class MemorySource:
         index = {each: i for i, each in enumerate(id_list(chosen.ids))}
         missing = [each for each in id_list(ids) if each not in index]
         if missing:
-            raise UnknownIdError(f"There are no logs of the examples {missing[:5]!r}.")
+            raise UnknownIdError(
+                f"There are no logs of the examples {missing[:5]!r}; the ids are "
+                f"{id_list(chosen.ids[:5])!r} and so on. Hint: logs.ids has all of them."
+            )
         at = [index[each] for each in id_list(ids)]
         return ExampleRows(ids, {name: column.cut(at) for name, column in chosen.columns.items()})
 
@@ -118,10 +121,15 @@ def _example_rows(arrays: Mapping[str, Any], ids: Any) -> ExampleRows:
             )
         columns[name] = LayerRows(array, None if scale is None else to_numpy(scale))
     if not columns:
-        raise ArgumentError("The dict of arrays has no layers.")
+        raise ArgumentError(
+            'The dict of arrays has no layers. Hint: {"layer": rows}, with rows [examples, ...].'
+        )
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise ArgumentError(f"The layers have different numbers of examples: {lengths}.")
+        raise ArgumentError(
+            f"The layers have different numbers of examples: {lengths}. Hint: each array needs one "
+            "row for each example."
+        )
     count = next(iter(lengths.values()))
     own: Any = np.arange(count) if ids is None else np.asarray(id_list(ids))
     if len(own) != count:

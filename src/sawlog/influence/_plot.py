@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sawlog._optional import require
+from sawlog import _figures
 
 if TYPE_CHECKING:
     from sawlog.influence._scores import Scores
@@ -17,20 +17,20 @@ def bars(
     scores: Scores, query: Any, *, path: str | os.PathLike[str] | None = None, most: int = 10
 ) -> Any:
     """Draw the best examples of a query, and the worst if all scores are known."""
-    figures: Any = require("matplotlib.figure", "plot", "Scores.plot()")
     pairs = sorted(scores[query], key=lambda pair: -pair[1])
     if scores.whole and len(pairs) > 2 * most:
         pairs = pairs[:most] + pairs[-most:]
-    names = [str(name) for name, _ in pairs]
+    names = [_figures.label(name) for name, _ in pairs]
     values = np.array([value for _, value in pairs])
-    figure = figures.Figure(figsize=(6, 0.3 * len(pairs) + 1.2), layout="constrained")
+    figure = _figures.new_figure(6, 0.3 * len(pairs) + 1.2, "Scores.plot()")
     axes = figure.add_subplot()
     colors = np.where(values >= 0, "tab:blue", "tab:red")
     axes.barh(np.arange(len(pairs)), values, color=colors.tolist())
     axes.set_yticks(np.arange(len(pairs)), names)
     axes.invert_yaxis()
     axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_xlabel(f"influence on {query} ({scores.about.get('curvature', '')})")
+    kind = scores.about.get("curvature", "")
+    axes.set_xlabel(_figures.label(f"influence on {query} ({kind})"))
     if path is not None:
-        figure.savefig(path)
+        _figures.save(figure, path)
     return figure

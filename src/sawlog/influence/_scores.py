@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -88,7 +89,7 @@ class Scores:
         if not len(found):
             if isinstance(query, str) and query in _KEYS:
                 return getattr(self, _KEYS[query])
-            raise ArgumentError(f"There is no query {query!r}.")
+            raise ArgumentError(_unknown("query", [query], self.queries.tolist()))
         index = int(found[0])
         ids = self.ids if self.whole else self.ids[index]
         return list(zip(ids.tolist(), self.values[index].tolist(), strict=True))
@@ -342,7 +343,10 @@ def _leading(indices: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _check_scores(path: StrPath) -> None:
     with store.open(path) as reader:
         if "scores" not in reader.meta:
-            raise ArgumentError(f"The store at {Path(path)} does not contain scores.")
+            raise ArgumentError(
+                f"The store at {Path(path)} does not contain scores. Hint: scores.save(path) "
+                "writes them."
+            )
 
 
 def _encoded(array: np.ndarray) -> np.ndarray:
@@ -364,5 +368,15 @@ def indices_of(ids: np.ndarray, wanted: Iterable[Any], what: str) -> list[int]:
     own = id_list(wanted)
     missing = [each for each in own if each not in index]
     if missing:
-        raise ArgumentError(f"There is no {what} {', '.join(map(repr, missing[:5]))}.")
+        raise ArgumentError(_unknown(what, missing, index))
     return [index[each] for each in own]
+
+
+def _unknown(what: str, missing: Iterable[Any], known: Iterable[Any]) -> str:
+    """Return the message for queries or examples that the scores do not have."""
+    listed = [repr(each) for each in itertools.islice(known, 6)]
+    more = [*listed[:5], "..."] if len(listed) > 5 else listed
+    return (
+        f"There is no {what} {', '.join(map(repr, list(missing)[:5]))}. "
+        f"Hint: the ids are {', '.join(more) or 'empty'}."
+    )

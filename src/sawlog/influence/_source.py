@@ -86,7 +86,10 @@ def source(
         WeightsMismatchError: Queries do not come from the last checkpoint.
     """
     if not segments or not all(len(each.checkpoints) for each in segments):
-        raise ArgumentError("SOURCE needs at least one segment, each with a checkpoint.")
+        raise ArgumentError(
+            "SOURCE needs at least one segment, each with a checkpoint. Hint: "
+            "[TrainingSegment([logs], learning_rate, steps)]."
+        )
     one_of("curvature", curvature, KINDS)
     asked = Logs(queries, names=names)
     parts = [[Logs(each, names=names) for each in own.checkpoints] for own in segments]
@@ -149,7 +152,8 @@ def _rates(segment: TrainingSegment, layers: Sequence[str]) -> _SegmentRates:
     missing = [name for name in layers if name not in given]
     if missing:
         raise ArgumentError(
-            f"`learning_rate` has no number for the layers {', '.join(missing[:5])}."
+            f"`learning_rate` has no number for the layers {', '.join(missing[:5])}. Hint: a "
+            "number for each layer, or one number for all."
         )
     own = {name: non_negative_number("learning_rate", given[name]) * steps for name in layers}
     if len(set(own.values())) == 1:  # one matrix over all layers needs one learning rate

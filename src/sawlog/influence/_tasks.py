@@ -9,8 +9,7 @@ import numpy as np
 
 from sawlog._rich import Table, Text
 from sawlog._text import printable, printable_name
-from sawlog._validate import fraction
-from sawlog.errors import ArgumentError
+from sawlog._validate import fraction, number, positive_integer, refuse
 from sawlog.influence._attribute import attribute
 from sawlog.influence._logs import Logs
 from sawlog.influence._scores import Scores
@@ -49,8 +48,9 @@ def near_duplicates(
         neighbours: How many neighbours of each example to compare.
         options: Those of :func:`attribute`.
     """
-    if not -1 <= threshold <= 1:
-        raise ArgumentError(f"`threshold` must be a cosine from -1 to 1; got {threshold!r}.")
+    if not -1 <= number("threshold", threshold) <= 1:
+        refuse("threshold", "a cosine from -1 to 1", threshold)
+    positive_integer("neighbours", neighbours)
     rows = Logs(logs)
     options = {"curvature": "identity", **options}
     scores = attribute(rows, rows, mode="cosine", top_k=neighbours + 1, **options)

@@ -55,7 +55,10 @@ def training_influence(
             for name, values in _weighted(scores, epoch / "steps", steps, weigh):
                 totals[name] = totals[name] + values if name in totals else values
     if first is None or not totals:
-        raise ArgumentError(f"No step was logged at {Path(path)}.")
+        raise ArgumentError(
+            f"No step was logged at {Path(path)}. Hint: the folder of a TrainingCapture, after "
+            "training; steps= must contain a logged step."
+        )
     ids = np.array(list(totals))
     about = {**first.about, "train": str(path), "training": True}
     return Scores(first.queries, ids, np.stack(list(totals.values()), 1), about=about)

@@ -8,8 +8,12 @@ from collections.abc import Iterable, Sequence
 from sawlog.store._format._schema import unknown_name
 
 
-def matching_names(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
+def matching_names(
+    names: Iterable[str], patterns: Sequence[str], lacks: str = "This store has no log named"
+) -> list[str]:
     """Return the names that match any of the patterns, in their own order; without any, all.
+
+    ``lacks`` is the beginning of the sentence that says that a name does not exist.
 
     >>> matching_names(["loss", "grad/a", "grad/b"], ["grad/*", "loss"])
     ['loss', 'grad/a', 'grad/b']
@@ -22,6 +26,6 @@ def matching_names(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
     for pattern in patterns:
         matches = [pattern] if pattern in known else fnmatch.filter(known, pattern)
         if not matches:
-            raise unknown_name(pattern, known)
+            raise unknown_name(pattern, known, lacks=lacks)
         found.update(matches)
     return [name for name in known if name in found] if patterns else list(known)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
 from sawlog.errors import ArgumentError, StoreNotFoundError
+from sawlog.inspect._overview import find_stores
 
 _FIND = "Hint: sawlog ls FOLDER lists the stores under a folder."
 
@@ -30,6 +32,12 @@ def row_stores(path: str | os.PathLike[str]) -> list[Path]:
         raise StoreNotFoundError(
             f"The run at {folder} has statistics, and no rows of examples. Hint: run over the data "
             'with run.setup(save="grad").'
+        )
+    inside = list(itertools.islice(find_stores(folder), 1))
+    if inside:
+        raise StoreNotFoundError(
+            f"{folder} is not a run or store; some are below it. Hint: name one of them, such as "
+            f"{inside[0]}; sawlog ls {folder} lists all."
         )
     raise StoreNotFoundError(f"There is no run and no store at {folder}. {_FIND}")
 

@@ -44,7 +44,10 @@ def extract(
         found = module.training_step(move_data_to_device(batch, module.device), 0)
         loss = found.get("loss") if isinstance(found, dict) else found
         if not isinstance(loss, Tensor):
-            raise ArgumentError("training_step of the module returned no loss.")
+            raise ArgumentError(
+                "training_step of the module returned no loss. Hint: return the loss, or a dict "
+                "with the key 'loss'."
+            )
         return loss
 
     with _silent(module):

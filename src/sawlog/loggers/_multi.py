@@ -21,7 +21,9 @@ class MultiLogger(Logger):
     def __init__(self, *loggers: Logger) -> None:
         super().__init__(processes="any")
         if not loggers:
-            raise ArgumentError("MultiLogger needs at least one logger.")
+            raise ArgumentError(
+                'MultiLogger needs at least one logger. Hint: MultiLogger(SaveLogger("runs"), ...).'
+            )
         self.loggers = loggers
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:

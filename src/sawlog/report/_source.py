@@ -319,7 +319,10 @@ def scored_from(
     """
     summary = run_summary(run)
     if summary.kind != "capture":
-        raise ArgumentError(f"{run} is not the folder of a run.")
+        raise ArgumentError(
+            f"{run} is not the folder of a run. Hint: sawlog ls FOLDER lists the stores below a "
+            "folder."
+        )
     coverage = summary.coverage
     return ScoredRun(
         title,

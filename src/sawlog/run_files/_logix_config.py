@@ -101,7 +101,7 @@ def load(config: Mapping[str, Any] | StrPath | None) -> Mapping[str, Any] | None
 
 
 def is_logix(values: Any) -> bool:
-    """Whether a configuration has sections of LogIX and nothing else.
+    """Return whether a configuration has sections of LogIX and nothing else.
 
     >>> is_logix({"lora": {"init": "pca"}}), is_logix({"compress": 8}), is_logix({})
     (True, False, False)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sawlog._names import did_you_mean
 from sawlog._optional import require
 from sawlog._validate import integer, one_of, refuse
 from sawlog.errors import ArgumentError
@@ -128,7 +128,10 @@ def read(
         given = _from_yaml(Path(given))
     if given is not None and not isinstance(given, Mapping):
         kind = type(given).__name__
-        raise ArgumentError(f"setup needs a dict or the path of a YAML file; got {kind}.")
+        raise ArgumentError(
+            f"setup needs a dict or the path of a YAML file; got {kind}. Hint: "
+            'run.setup(statistic="kfac", compress=16).'
+        )
     values = {**(given or {}), **more}
     if is_dialect(values):
         values = translated(values)
@@ -164,10 +167,9 @@ def _check_keys(values: Mapping[str, Any], kind: type[Any], where: str) -> None:
     check_words({key: values[key] for key in values if key not in valid}, where)
     for key in values:
         if key not in valid:
-            near = difflib.get_close_matches(str(key), valid, 1)
-            meant = f" Did you mean {near[0]!r}?" if near else ""
             raise ArgumentError(
-                f"{where} does not know the option {key!r}.{meant} Valid are: {', '.join(valid)}."
+                f"{where} does not know the option {key!r}. Valid are: {', '.join(valid)}. "
+                f"{did_you_mean(str(key), valid)}"
             )
 
 

@@ -67,7 +67,7 @@ def _stores(path: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _is_being_created(path: Path) -> bool:
-    """Whether a folder contains only the empty parts of a store that is being created."""
+    """Return whether a folder contains only the empty parts of a store that is being created."""
     parts = {"schema", "segments", "writers", "tmp"}
     return all(child.name in parts and child.is_dir() for child in _children(path))
 

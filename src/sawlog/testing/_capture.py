@@ -51,7 +51,7 @@ class CaptureContract:
 
     @pytest.fixture(params=list(CASES))
     def case(self, request: pytest.FixtureRequest) -> CaptureCase:
-        """A model with its data."""
+        """Return a model with its data."""
         return CASES[request.param]()
 
     def test_gradients(self, case: CaptureCase) -> None:

@@ -39,7 +39,7 @@ class CaptureCase:
 
 
 def linear(seed: int = 0) -> CaptureCase:
-    """A linear layer with a bias."""
+    """Return a linear layer with a bias."""
     rng = np.random.default_rng(seed)
     weight, bias = rng.normal(size=(3, 4)), rng.normal(size=3)
     x, y = rng.normal(size=(6, 4)), rng.normal(size=(6, 3))
@@ -71,7 +71,7 @@ def mlp(seed: int = 0) -> CaptureCase:
 
 
 def tokens(seed: int = 0) -> CaptureCase:
-    """A linear layer on several positions of each example."""
+    """Return a linear layer on several positions of each example."""
     rng = np.random.default_rng(seed)
     weight, bias = rng.normal(size=(3, 4)), rng.normal(size=3)
     x, y = rng.normal(size=(6, 5, 4)), rng.normal(size=(6, 5, 3))
@@ -86,7 +86,7 @@ def tokens(seed: int = 0) -> CaptureCase:
 
 
 def embedding(seed: int = 0) -> CaptureCase:
-    """A table of which rows are looked up, some of them twice, and a linear layer."""
+    """Return a table of which rows are looked up, some of them twice, and a linear layer."""
     rng = np.random.default_rng(seed)
     table, head = rng.normal(size=(8, 3)), rng.normal(size=(2, 3))
     ids, y = rng.integers(0, 8, size=(6, 4)), rng.normal(size=(6, 2))

@@ -40,18 +40,18 @@ def _differences(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 def _flat_rows(differ: np.ndarray, ndim: int) -> np.ndarray:
-    """Differences in the subarray of a field, as one answer for each item."""
+    """Return differences in the subarray of a field, as one answer for each item."""
     return np.asarray(np.any(differ.reshape(*differ.shape[:ndim], -1), axis=-1))
 
 
 def _bytes_of(array: np.ndarray) -> np.ndarray:
-    """``[*shape, itemsize]`` bytes."""
+    """Return the bytes, ``[*shape, itemsize]``."""
     flat = np.frombuffer(array.tobytes(), np.uint8)
     return flat.reshape(*array.shape, array.dtype.itemsize)
 
 
 def sample(dtype: Any, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    """Reproducible values of a dtype, with its odd ones (NaN, infinities, -0.0) among them.
+    """Return reproducible values of a dtype, its odd ones (NaN, infinities, -0.0) among them.
 
     >>> sample("int8", (4,)).dtype, sample("U2", (2, 3)).shape
     (dtype('int8'), (2, 3))
@@ -83,6 +83,6 @@ def _structured(dtype: np.dtype, shape: tuple[int, ...], seed: int) -> np.ndarra
 
 
 def _is_narrow(dtype: np.dtype) -> bool:
-    """Types of ml_dtypes that do not use all the bits of their byte."""
+    """Return whether this is a type of ml_dtypes that does not use all the bits of its byte."""
     names = ("int1", "int2", "int4", "uint1", "uint2", "uint4", "float4_", "float6_")
     return dtype.itemsize == 1 and dtype.name.startswith(names)

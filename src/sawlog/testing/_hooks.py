@@ -39,7 +39,7 @@ class StoreHooks:
 
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:
-        """The path that :meth:`make_path` chose."""
+        """Return the path that :meth:`make_path` chose."""
         return self.make_path(tmp_path)
 
 
@@ -51,11 +51,11 @@ def rows(count: int, start: int = 0) -> dict[str, np.ndarray]:
 
 
 def names_of(numbers: Any, kind: str) -> Any:
-    """Example ids of either kind: the numbers, or strings."""
+    """Return example ids of either kind: the numbers, or strings."""
     numbers = np.asarray(numbers, np.int64)
     return numbers if kind == "int" else [f"example {number}" for number in numbers.tolist()]
 
 
 def as_list(ids: Any) -> list[Any]:
-    """Ids of either kind as a list of Python values."""
+    """Return ids of either kind as a list of Python values."""
     return [id.item() if isinstance(id, np.generic) else id for id in ids]

@@ -239,7 +239,7 @@ class RowContract(StoreHooks):
         self._has(path, names_of([1, 2, 3, 4], kind), [30, 20, 40, 41])
 
     def _has(self, path: Path, ids: Any, labels: list[int]) -> None:
-        """The store has these ids, each once, in any order, with these labels."""
+        """Assert that the store has these ids, each once, in any order, with these labels."""
         expected = dict(zip(as_list(ids), labels, strict=True))
         with self.open(path) as reader:
             found = as_list(reader.ids())
@@ -331,7 +331,7 @@ class RowContract(StoreHooks):
 
 
 def _with_nan(dtype: str) -> np.ndarray:
-    """One, not a number, two."""
+    """Return one, NaN, two."""
     if dtype == "bfloat16":
         import ml_dtypes
 

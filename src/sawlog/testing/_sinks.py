@@ -40,11 +40,11 @@ class SinkContract:
                 setattr(cls, test, None)
 
     def make(self, path: Path) -> Any:
-        """A sink whose place is new, or, where ``resumes``, was used before."""
+        """Return a sink whose place is new, or, where ``resumes``, was used before."""
         raise NotImplementedError("say how to make the sink")
 
     def read(self, sink: Any, path: Path) -> Arrived:
-        """What arrived. ``sink`` was flushed, or closed."""
+        """Return what arrived. ``sink`` was flushed, or closed."""
         raise NotImplementedError("say how to read what arrived")
 
     def expect(self, sink: Any, path: Path, expected: Arrived) -> None:

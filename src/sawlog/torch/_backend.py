@@ -136,7 +136,7 @@ class TorchBackend:
 
     @contextlib.contextmanager
     def gathered(self, *, for_pass: bool = False) -> Iterator[None]:
-        """Have all parameters whole inside the ``with``, where processes have parts of them."""
+        """Keep all parameters whole inside the ``with``, where processes have parts of them."""
         if not self._sharded:
             yield
             return

@@ -48,7 +48,7 @@ def initialize_from_log(*args: Any, **options: Any) -> None:
 
 
 def add_analysis(*args: Any, **options: Any) -> None:
-    """Accepted and not needed: ``run.influence`` has the analysis."""
+    """Accept an analysis, which is not needed: ``run.influence`` has it."""
     current().add_analysis(*args, **options)
 
 

@@ -230,7 +230,7 @@ def nan_loss(params, batch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"loss": None}, "either `loss` and `optimizer`, or `step`; got none of them"),
+        ({"loss": None}, "either `loss` and `optimizer`, or `step`; got neither"),
         ({"step": lambda s, b, w: s}, "`step`; got both"),
         ({"optimizer": None}, r"`loss` needs an `optimizer`.*Hint: optimizer=optax.adam"),
         ({"optimizer": 3}, "`optimizer` must be an optax optimizer"),

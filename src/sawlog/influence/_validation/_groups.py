@@ -73,7 +73,8 @@ def _named(scores: Scores, name: Any, ids: Iterable[Any]) -> Subset:
     unknown = [each for each in own if each not in index]
     if unknown:
         raise ArgumentError(
-            f"The group {name!r} has ids that the scores lack: {', '.join(map(repr, unknown[:5]))}."
+            f"The group {name!r} has ids that the scores lack: "
+            f"{', '.join(map(repr, unknown[:5]))}. Hint: ids of examples, as in scores.ids."
         )
     subset = _without([index[each] for each in own], len(index))
     if not 0 < subset.size < len(index):

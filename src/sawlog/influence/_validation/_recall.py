@@ -69,7 +69,11 @@ def recall(
     reciprocal, shares = [], []
     for query, planted in facts.items():
         if query not in index:
-            raise ArgumentError(f"There is no query {query!r}.")
+            raise ArgumentError(
+                f"`facts` has the query {query!r}, and the scores have "
+                f"{', '.join(map(repr, list(index)[:5])) or 'no queries'}. Hint: the ids of "
+                "queries."
+            )
         ranks = _ranks(scores, index[query], query, _listed(planted))
         known = [rank for rank in ranks if rank is not None]
         first[query] = min(known, default=None)
@@ -99,7 +103,10 @@ def _check_kept(scores: Scores, most: int) -> None:
 def _ranks(scores: Scores, row: int, query: Any, planted: list[Any]) -> list[float | None]:
     """Return the ranks of the planted examples of a query; None beyond the top k."""
     if not planted:
-        raise ArgumentError(f"The query {query!r} has no planted examples in `facts`.")
+        raise ArgumentError(
+            f"The query {query!r} has no planted examples in `facts`. Hint: leave the query out, "
+            f"or facts={{{query!r}: [ids]}}."
+        )
     values = scores.values[row]
     sign = scores.about.get("sign", "positive")
     keys = np.abs(values) if sign == "absolute" else -values if sign == "negative" else values

@@ -78,7 +78,8 @@ class Trainer:
             if missing:
                 raise ArgumentError(
                     "The metrics that training returned lack the queries "
-                    f"{', '.join(map(repr, missing[:5]))}."
+                    f"{', '.join(map(repr, missing[:5]))}. Hint: train(ids, seed) returns a number "
+                    "for each query, in order or as a dict by id."
                 )
             returned = np.array([float(returned[each]) for each in self.queries.tolist()])
         return self._checked(returned, (len(self.queries),))

@@ -85,7 +85,7 @@ def validate(
             or settings, or has fewer than 5 subsets and ``train`` is missing; or ``train`` returns
             something else than one finite number for each query.
     """
-    _check_options(train, bank, subsets, seeds, together, drop, share, confidence)
+    _check_options(train, measure, bank, subsets, seeds, together, drop, share, confidence)
     given = scores
     if not isinstance(scores, Scores):
         if isinstance(bank, (str, Path)) and (ids is None or queries is None):
@@ -120,6 +120,7 @@ def _existing(path: StrPath) -> Bank | StrPath:
 
 def _check_options(
     train: Any,
+    measure: Any,
     bank: Any,
     subsets: Any,
     seeds: Any,
@@ -132,6 +133,11 @@ def _check_options(
         raise ArgumentError(
             "There is nothing to compare the scores with. Hint: validate(scores, train) retrains "
             "models; validate(scores, bank=PATH) uses those of an earlier call."
+        )
+    if train is None and measure is not None:
+        raise ArgumentError(
+            "`measure` measures the models that `train` returns, and nothing is trained. Hint: "
+            "validate(scores, train, measure=measure)."
         )
     integer("subsets", subsets, least=LEAST_SUBSETS)
     positive_integer("seeds", seeds)
@@ -177,7 +183,10 @@ def _check_scores(scores: Scores) -> None:
         )
     for what, ids in (("examples", scores.ids), ("queries", scores.queries)):
         if len(set(ids.tolist())) < len(ids):
-            raise ArgumentError(f"Some {what} have the same id, so they cannot be told apart.")
+            raise ArgumentError(
+                f"Some {what} have the same id, so they cannot be told apart. Hint: give each its "
+                "own id."
+            )
     if not np.isfinite(scores.values).all():
         raise ArgumentError("Some scores are infinite or NaN. Hint: leave those examples out.")
     if scores.values.size and not np.ptp(scores.values, axis=1).any():

@@ -134,7 +134,7 @@ def _arranged(array: Any, order: Sequence[Sequence[int]]) -> Any:
 
 @factor_rule("conv_general_dilated")
 def conv(eqn: Any, use: ConstantUse) -> UseFactors | None:
-    """A kernel: inputs are the windows under it, and output pixels are positions."""
+    """Factor a kernel: inputs are the windows under it, and output pixels are positions."""
     dims, axis, at = _compat.Conv.read(eqn), use.places[0], use.outs[0]
     if use.index != 1 or dims.batch_groups != 1:
         return None
@@ -218,7 +218,7 @@ def _positions(parts: Any) -> Any:
 
 @factor_rule("gather")
 def gather(eqn: Any, use: ConstantUse) -> UseFactors | None:
-    """A lookup of whole rows of a table, along any dimension."""
+    """Factor a lookup of whole rows of a table, along any dimension."""
     dims, axis, at = _compat.Gather.read(eqn), use.places[1], use.outs[0]
     table = use.shapes[0]
     if use.index or dims.batching or len(dims.indexed) != 1 or dims.collapsed != dims.indexed:
@@ -263,7 +263,7 @@ def gather(eqn: Any, use: ConstantUse) -> UseFactors | None:
 
 @factor_rule("ragged_dot_general")
 def ragged_dot(eqn: Any, use: ConstantUse) -> UseFactors | None:
-    """A matrix for each group of rows; operand 2 is the group of each row."""
+    """Factor a matrix for each group of rows; operand 2 is the group of each row."""
     ragged, axis, at = _compat.RaggedDot.read(eqn), use.places[0], use.outs[0]
     plain = ragged.dot == _compat.Dot(((1,), (1,)), ((), ()))
     if use.index != 1 or not plain or ragged.ragged != (0,) or ragged.groups != (0,):

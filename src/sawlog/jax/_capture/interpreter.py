@@ -38,34 +38,27 @@ StructureRule = Callable[["CaptureInterpreter", Any, list[Traced]], list[Traced]
 
 _structures: dict[str, StructureRule] = {}
 
-#: Primitives that hold programs whose equations are evaluated one by one, in place.
-_IN_PLACE = frozenset(
-    [
-        "jit",
-        "pjit",
-        "closed_call",
-        "core_call",
-        "eval_jaxpr",
-        "remat_opt",
-        "composite",
-        "custom_lin",
-        "checkpoint",
-        "remat",
-        "remat2",
-        "optimization_barrier",
-    ]
-)
+#: Primitives whose equations or operands are evaluated one by one, in place.
+_in_place: set[str] = set()
 
 #: Primitives that do the same to each of their operands, which may have different shapes.
 _EACH_BY_ITSELF = frozenset(["device_put"])
 
 
-def structure_rule(*names: str) -> Callable[[StructureRule], StructureRule]:
-    """Register how a primitive that holds programs is evaluated."""
+def structure_rule(*names: str, in_place: bool = False) -> Callable[[StructureRule], StructureRule]:
+    """Register how a primitive that holds programs is evaluated.
+
+    Args:
+        names: the names of primitives.
+        in_place: whether the rule evaluates each equation or operand by itself, so that operands
+            may be cuts of the batch.
+    """
 
     def register(rule: StructureRule) -> StructureRule:
         for name in names:
             _structures[name] = rule
+        if in_place:
+            _in_place.update(names)
         return rule
 
     return register
@@ -128,7 +121,7 @@ class CaptureInterpreter(Attacher):
             parts = zip(_compat.equations_of_each(eqn), operands, strict=True)
             return [self.equation(part, [x])[0] for part, x in parts]
         structure = _structures.get(eqn.primitive.name)
-        if has_cuts(operands) and eqn.primitive.name not in _IN_PLACE:
+        if has_cuts(operands) and eqn.primitive.name not in _in_place:
             return equation_of_cuts(self, eqn, operands)
         if structure is not None:
             return structure(self, eqn, operands)

@@ -29,6 +29,7 @@ from sawlog.jax._core import arrays
     "remat_opt",
     "composite",
     "custom_lin",
+    in_place=True,
 )
 def call(interpreter: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Evaluate the function in place."""
@@ -51,7 +52,7 @@ def _located(traced: Traced, eqn: Any) -> Traced:
     return dataclasses.replace(traced, state=dataclasses.replace(traced.state, place=named))
 
 
-@structure_rule("optimization_barrier")
+@structure_rule("optimization_barrier", in_place=True)
 def barrier(interpreter: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Return every operand unchanged."""
     del interpreter
@@ -59,7 +60,7 @@ def barrier(interpreter: CaptureInterpreter, eqn: Any, operands: list[Traced]) -
     return [dataclasses.replace(x, value=v) for x, v in zip(operands, values, strict=True)]
 
 
-@structure_rule("checkpoint", "remat", "remat2")
+@structure_rule("checkpoint", "remat", "remat2", in_place=True)
 def checkpoint(interpreter: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Evaluate the function inside of a checkpoint with the same policy."""
     inner = _compat.inner_jaxpr(eqn)

@@ -33,7 +33,9 @@ def check_batch(
     arrays = backend.as_arrays(batch)
     size = backend.size_of(arrays)
     if not size:
-        raise ArgumentError("The batch to check has no examples.")
+        raise ArgumentError(
+            "The batch to check has no examples. Hint: run.check(loss_fn, next(iter(loader)))."
+        )
     params = backend.params
     how = backend.reduction_of(loss_fn, reduction, arrays)
     proof = backend.proof(loss_fn, how)

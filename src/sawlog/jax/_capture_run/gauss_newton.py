@@ -79,7 +79,9 @@ def gauss_newton(
                 total += part.T @ part
             count += backend.size_of(batch)
     if not count:
-        raise ArgumentError("The batches have no examples.")
+        raise ArgumentError(
+            "The batches have no examples. Hint: an iterator that was read before is empty."
+        )
     shapes = {block.name: block.shape for block in backend.blocks}
     return Curvature(
         "gauss-newton", {}, Joint(total / count, shapes), count, [provenance.to_json()]

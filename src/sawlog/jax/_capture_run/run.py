@@ -220,7 +220,9 @@ def _peek(batches: Iterable[Any]) -> tuple[Any, Iterable[Any]]:
     try:
         first = next(iterator)
     except StopIteration:
-        raise ArgumentError("There are no batches to log.") from None
+        raise ArgumentError(
+            "There are no batches to log. Hint: an iterator that was read before is empty."
+        ) from None
     if isinstance(batches, Iterator):
         return first, itertools.chain([first], iterator)
     return first, batches

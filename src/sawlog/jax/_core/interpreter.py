@@ -120,10 +120,10 @@ class Interpreter:
         return [read(atom) for atom in jaxpr.outvars], gather(streams)
 
     def before(self, eqn: Any, pending: list[Any]) -> None:
-        """Hook: called with the streams so far, before an equation is evaluated."""
+        """Receive the streams so far, before an equation is evaluated; a hook."""
 
     def after(self, pending: list[Any]) -> None:
-        """Hook: called with the streams so far, after an equation was evaluated."""
+        """Receive the streams so far, after an equation was evaluated; a hook."""
 
     def rule(self, eqn: Any) -> Any:
         """Return the rule for an equation with logs inside."""

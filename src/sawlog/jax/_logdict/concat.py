@@ -77,7 +77,7 @@ def _own(value: Any) -> Any:
 
 
 def _fits(pieces: Sequence[logdict], new: logdict) -> bool:
-    """Whether ``new`` has the same types as an earlier piece.
+    """Return whether ``new`` has the same types as an earlier piece.
 
     If not, all pieces are joined at once, so that an error is raised where they are added.
     """

@@ -25,7 +25,7 @@ Statistic = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def has_lanes(part: LogdictPart) -> bool:
-    """Whether a key has axes of ``vmap``, inside the logged function or around it."""
+    """Return whether a key has axes of ``vmap``, inside the logged function or around it."""
     return bool(part.outer or part.slot.batch)
 
 

@@ -133,7 +133,7 @@ class logdict(DisplayMethods, StatisticsMethods, dict):
         self._pending = settling.is_concrete(self)
 
     def _only_types(self) -> bool:
-        """Whether this holds shapes and dtypes, as ``spool(f).eval_shape`` returns them."""
+        """Return whether this holds shapes and dtypes, as ``spool(f).eval_shape`` returns them."""
         return any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(dict(self)))
 
     def _map(self, fun: Callable[[LogdictPart], LogdictPart]) -> logdict:

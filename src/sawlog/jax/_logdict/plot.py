@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from sawlog._optional import require
+from sawlog import _figures
 from sawlog.errors import ArgumentError
 from sawlog.jax._logdict import lanes
 from sawlog.jax._logdict.entries import LogdictPart, check_known, stack
@@ -22,7 +22,6 @@ def plot(
 ) -> Any:
     """Draw every name whose entries are single numbers; see :meth:`sawlog.logdict.plot`."""
     check_known(parts, "draw them")
-    figures: Any = require("matplotlib.figure", "plot", "logs.plot()")
     curves = [part for part in parts if _is_curve(part)]
     if not curves:
         raise ArgumentError(
@@ -31,19 +30,19 @@ def plot(
         )
     across = min(_COLUMNS, len(curves))
     down = -(-len(curves) // across)
-    figure = figures.Figure(figsize=(4 * across, 2.8 * down), layout="constrained")
+    figure = _figures.new_figure(4 * across, 2.8 * down, "logs.plot()")
     panels = figure.subplots(down, across, squeeze=False).reshape(-1)
     for panel, part in zip(panels, curves, strict=False):
         _draw(panel, part, x)
     for panel in panels[len(curves) :]:
         panel.remove()
     if path is not None:
-        figure.savefig(path)
+        _figures.save(figure, path)
     return figure
 
 
 def _is_curve(part: LogdictPart) -> bool:
-    """Whether an entry is one real number."""
+    """Return whether an entry is one real number."""
     if not jax.tree_util.all_leaves([part.value]) or not part.stacked:
         return False
     own = np.ndim(part.value) - part.outer - 1 - part.slot.batch
@@ -51,11 +50,11 @@ def _is_curve(part: LogdictPart) -> bool:
 
 
 def _draw(panel: Any, part: LogdictPart, x: str | None) -> None:
-    panel.set_title(part.slot.key, fontsize="medium")
+    panel.set_title(_figures.label(part.slot.key), fontsize="medium")
     middle = lanes.over_lanes(part, lanes.statistic("mean"), "plot")
     at, label = _abscissa(middle, x)
     values = np.asarray(stack(middle).value, np.float64)
-    panel.set_xlabel(label)
+    panel.set_xlabel(_figures.label(label))
     if not lanes.has_lanes(part):
         panel.plot(at, values)
         return

@@ -80,7 +80,7 @@ def _fold(reduction: Reduction, value: Any, mask: Any, part: LogdictPart) -> Any
 
 
 def _would_truncate(value: Any) -> bool:
-    """Whether these are numpy arrays of which JAX would truncate some to 32 bits."""
+    """Return whether these are numpy arrays of which JAX would truncate some to 32 bits."""
     leaves = jax.tree.leaves(value)
     return all(isinstance(x, (np.ndarray, np.generic)) for x in leaves) and any(
         jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype for x in leaves

@@ -55,13 +55,13 @@ def join(logs: logdict) -> None:
 
 
 def is_concrete(logs: logdict) -> bool:
-    """Whether every array of a logdict without pending pieces is concrete."""
+    """Return whether every array of a logdict without pending pieces is concrete."""
     parts = list(logs._raw_parts())
     return all_concrete([part.value for part in parts], [part.rest() for part in parts])
 
 
 def all_concrete(values: Any, rest: Any) -> bool:
-    """Whether all arrays are concrete. None may occur in a value, but not as a step or mask."""
+    """Return whether all arrays are concrete; a value may contain None, a step or mask may not."""
     leaves = jax.tree.leaves(rest, is_leaf=lambda x: x is None)
     return all(map(_is_concrete_array, (*leaves, *jax.tree.leaves(values))))
 
@@ -89,7 +89,7 @@ def lost_masks(logs: logdict) -> list[str]:
 
 
 def _is_computed(mask: Any) -> bool:
-    """Whether a mask was replaced: by an array of another dtype, a number, text, or a container.
+    """Return whether a mask was replaced by values that were computed.
 
     A 0, None or a shape in its place is allowed: such a map asks about the logs, for example for
     ``in_axes``.

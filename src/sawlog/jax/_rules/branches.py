@@ -74,7 +74,7 @@ def _share_leading(
 
 
 def _agree_on_varying(branches: list[Any]) -> list[Any]:
-    """Inside ``shard_map``, make each output vary along the axes along which any branch's does."""
+    """Make each output vary, inside ``shard_map``, along the axes along which any branch's does."""
     wanted = [
         frozenset().union(*(_compat.varying_axes(aval) for aval in avals))
         for avals in zip(*(branch.out_avals for branch in branches), strict=True)

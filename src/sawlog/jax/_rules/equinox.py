@@ -68,7 +68,7 @@ def mask_while(params: dict[str, Any]) -> dict[str, Any] | None:
 
 @register_hidden_lanes(scan_p)
 def mask_scan(params: dict[str, Any]) -> dict[str, Any] | None:
-    """Like :func:`mask_while`; iterations are branches that run while any lane does."""
+    """Mask a scan like :func:`mask_while`; iterations are branches that run while any lane does."""
     loop = _compat.Scan.read(params)
     jaxpr = loop.body.jaxpr
     eqns = [_masked_iteration(jaxpr, eqn) for eqn in jaxpr.eqns]

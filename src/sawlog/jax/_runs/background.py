@@ -42,7 +42,7 @@ class Job:
         return False
 
     def is_ready(self) -> bool:
-        """Whether some of it can be written."""
+        """Return whether some of it can be written."""
         return True
 
     def wait(self) -> None:

@@ -42,7 +42,7 @@ class ArraysJob(Job):
         return bool(self._arrays)
 
     def is_ready(self) -> bool:
-        """Whether all arrays are computed."""
+        """Return whether all arrays are computed."""
         return all(map(_is_ready, self._arrays))
 
     def wait(self) -> None:
@@ -229,7 +229,7 @@ class TapJob(Job):
         return self._ends is not None and all(map(_is_ready, self._ends))
 
     def is_ready(self) -> bool:
-        """Whether logs were sent, or the program has ended."""
+        """Return whether logs were sent, or the program has ended."""
         return bool(self._sent) or self._is_over()
 
     def wait(self) -> None:

@@ -133,7 +133,7 @@ class Logger(RunOwner):
                 raise ArgumentError("log(state, logs) takes no steps: a logdict has its own.")
         elif not isinstance(logs, Mapping):
             kind = type(logs).__name__
-            raise ArgumentError(f"log(state, logs) takes a logdict or a dict, got {kind}.")
+            raise ArgumentError(f"log(state, logs) takes a logdict or a dict; got {kind}.")
         if not _compat.not_tracing() or _compat.is_tracer(number):
             whole = logs if isinstance(logs, logdict) else one_entry(logs, steps)
             send_whole(whole, number)

@@ -27,17 +27,17 @@ def key_data(key: Any) -> Any:
     """
     if isinstance(key, int) and not isinstance(key, bool):
         if not 0 <= key < 2**64:
-            raise ArgumentError(f"A seed must be a number from 0 to 2**64 - 1, got {key}. {_HINT}")
+            raise ArgumentError(f"A seed must be a number from 0 to 2**64 - 1; got {key}. {_HINT}")
         return np.array([key >> 32, key & 0xFFFFFFFF], np.uint32)
     if not hasattr(key, "dtype") or not _compat.is_jax_value(key):
-        raise ArgumentError(f"init takes a PRNG key or a seed, got {key!r}. {_HINT}")
+        raise ArgumentError(f"init takes a PRNG key or a seed; got {key!r}. {_HINT}")
     kind = _compat.key_kind(key)
     data, shape = (key, ()) if kind is None else (jax.random.key_data(key), key.shape)
     if kind is None and jnp.ndim(key) == 0 and jnp.issubdtype(key.dtype, jnp.integer):
         return jax.random.key_data(jax.random.key(key, impl="threefry2x32"))
     if shape or jnp.ndim(data) != 1 or data.dtype != jnp.uint32 or data.shape[0] not in (2, 4):
         text = f"{key.dtype}[{','.join(map(str, key.shape))}]"
-        raise ArgumentError(f"init takes one PRNG key or one seed, got {text}. {_HINT}")
+        raise ArgumentError(f"init takes one PRNG key or one seed; got {text}. {_HINT}")
     return data
 
 
@@ -64,7 +64,7 @@ def key_lanes(keys: Any) -> tuple[Any, tuple[int, ...], np.ndarray]:
         try:
             keys = jnp.asarray(list(keys))
         except TypeError as error:
-            text = f"run takes PRNG keys or seeds, got {keys!r:.120}. {_RUN_HINT}"
+            text = f"run takes PRNG keys or seeds; got {keys!r:.120}. {_RUN_HINT}"
             raise ArgumentError(text) from error
     if _compat.key_kind(keys) is not None:
         return keys, keys.shape, np.asarray(jax.random.key_data(keys))
@@ -72,7 +72,7 @@ def key_lanes(keys: Any) -> tuple[Any, tuple[int, ...], np.ndarray]:
         return keys, keys.shape[:-1], np.asarray(keys)
     if not jnp.issubdtype(keys.dtype, jnp.integer):
         text = f"{keys.dtype}[{','.join(map(str, keys.shape))}]"
-        raise ArgumentError(f"run takes PRNG keys or seeds, got {text}. {_RUN_HINT}")
+        raise ArgumentError(f"run takes PRNG keys or seeds; got {text}. {_RUN_HINT}")
     keys = jnp.asarray(keys)
     return keys, keys.shape, _words_of_seeds(np.asarray(keys))
 

@@ -199,7 +199,7 @@ def _series_of(part: LogdictPart) -> Iterator[tuple[str, Entries]]:
     """Yield the series of one key: one per leaf, and one for the number of dropped entries."""
     key = part.slot.key
     if not isinstance(key, str):
-        raise ArgumentError(f"Keys of saved logs must be strings, got {key!r}. Hint: use str(key).")
+        raise ArgumentError(f"Keys of saved logs must be strings; got {key!r}. Hint: use str(key).")
     spec = spec_of(part.value, f"the value of {key!r}")
     if not count(spec):
         metadata = SeriesMetadata(tree=spec, stacked=False)

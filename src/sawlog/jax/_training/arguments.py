@@ -72,7 +72,7 @@ def program_of(loss: Any, optimizer: Any, step: Any, init: Any, key: Any) -> Tra
     if (loss is None) == (step is None):
         raise ArgumentError(
             "Training must be described by either `loss` and `optimizer`, or `step`; got "
-            f"{'both' if step is not None else 'none of them'}."
+            f"{'both' if step is not None else 'neither'}."
         )
     if step is not None:
         if optimizer is not None:
@@ -110,7 +110,9 @@ def order_of(batch_size: Any, epochs: Any, batches: Any, count: int) -> Order:
         return UserBatches(batches, count)
     size = _validate.positive_integer("batch_size", batch_size)
     if size > count:
-        raise ArgumentError(f"`batch_size` is {size}, but there are only {count} examples.")
+        raise ArgumentError(
+            f"`batch_size` is {size}, but there are only {count} examples. Hint: at most {count}."
+        )
     return Epochs(size, _validate.positive_integer("epochs", epochs))
 
 

@@ -47,7 +47,9 @@ class RunBank:
             return
         self._writer.close()
         if found is None:
-            raise ArgumentError(f"The store at {path} does not contain training runs.")
+            raise ArgumentError(
+                f"The store at {path} does not contain training runs. Hint: give another path."
+            )
         other = [name for name in about if found.get(name) != about[name]]
         raise ArgumentError(
             f"The store at {path} has runs of another program: {', '.join(other)} differ. Hint: "

@@ -52,7 +52,7 @@ class ReplayPlan:
         return self.length + self.slots + 2 + (self.steps if self.every else 0)
 
     def recorded(self) -> list[int]:
-        """The segments whose first state is kept while the run is recorded, in order."""
+        """Return the segments whose first state is kept while the run is recorded, in order."""
         kept, low, slots = [], 0, self.slots
         while slots > 0 and self.segments - low > 1:
             low += _left(self.segments - low, slots)

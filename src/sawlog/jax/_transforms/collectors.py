@@ -306,7 +306,7 @@ def _strong(state: State) -> State:
 
 
 def _fits(new: Any, old: Any) -> bool:
-    """Whether a new state can replace an old one without loss of precision."""
+    """Return whether a new state can replace an old one without loss of precision."""
     return jnp.result_type(new) == old.dtype or (
         _compat.is_weak(new) and jnp.promote_types(jnp.result_type(new), old.dtype) == old.dtype
     )

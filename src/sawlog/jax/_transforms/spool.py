@@ -46,7 +46,7 @@ class Spool(Handler):
         self.carry = {key: each.start() for key, each in self._collectors.items()}
 
     def wants(self, site: Site) -> bool:
-        """Whether any name of the site is selected."""
+        """Return whether any name of the site is selected."""
         return bool(self._chosen.keys(site))
 
     def carried(self, site: Site) -> Sequence[str]:
@@ -246,7 +246,7 @@ def _survey(closed: Any, chosen: Selection) -> Streams:
 
 
 def _has_bounds_of_its_own(closed: Any, chosen: Selection) -> bool:
-    """Whether a log has a reduction, or is in a loop of unknown length."""
+    """Return whether a log has a reduction, or is in a loop of unknown length."""
     interpreter = Interpreter(Spool(chosen))
 
     def found(jaxpr: Any) -> bool:

@@ -48,7 +48,7 @@ class BufferedTap(Handler):
         self._send = send
 
     def wants(self, site: Site) -> bool:
-        """Whether any name of the site is selected."""
+        """Return whether any name of the site is selected."""
         return bool(self.chosen.keys(site))
 
     def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:

@@ -110,7 +110,7 @@ class SamplingTap(Handler):
         self.carry = {group.name: group.start() for group in groups}
 
     def wants(self, site: Site) -> bool:
-        """Whether any name of the site is selected."""
+        """Return whether any name of the site is selected."""
         return bool(self._chosen.keys(site))
 
     def carried(self, site: Site) -> Sequence[str]:

@@ -162,7 +162,7 @@ class WatchInterpreter(Interpreter):
         return outs, ()
 
     def _drops_logs(self, eqn: Any, programs: list[Any]) -> bool:
-        """Whether logs inside an equation are dropped on purpose, so that it must stay marked."""
+        """Return whether logs inside an equation are dropped on purpose, so it stays marked."""
         return lowering_marks.dropped(eqn) and any(map(self.sites_of, programs))
 
     def _layer(self, name: str, out: Any, line: str) -> Any:

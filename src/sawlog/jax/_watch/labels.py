@@ -111,7 +111,7 @@ def label_output(eqn: Any, labels: Sequence[Label], mode: str, uses: bool, order
 
 
 def _only_selects(name: str, parameters: list[int], data: list[int]) -> bool:
-    """Whether data only says which part of a parameter to take: ``stacked[i]``, or a mask."""
+    """Return whether data only selects a part of a parameter: ``stacked[i]``, or a mask."""
     if name == "dynamic_slice":
         return parameters == [0]
     return name == "select_n" and data == [0]

@@ -176,7 +176,7 @@ def _largest(grades: list[Any]) -> Any:
 
 
 def _can_be(value: Any) -> bool:
-    """Whether values of this type can be NaN or infinite."""
+    """Return whether values of this type can be NaN or infinite."""
     return isinstance(value, (float, complex)) or _may_be(value)
 
 

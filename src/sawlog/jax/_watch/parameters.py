@@ -54,7 +54,7 @@ def check_marked(wanted: Iterable[str], marked: Iterable[str]) -> None:
 
 
 def _is_function(params: Any) -> bool:
-    """Whether this is a function, and not a module that can be called."""
+    """Return whether this is a function, and not a module that can be called."""
     return callable(params) and jax.tree.leaves(params) == [params]
 
 

@@ -224,7 +224,7 @@ def _merged(labels: list[Label]) -> Label:
 
 
 def _still(before: Label, after: Label) -> bool:
-    """Whether the label of a loop's carry holds after an iteration."""
+    """Return whether the label of a loop's carry holds after an iteration."""
     if before in (after, DATA):
         return True
     if before.exact and after.updated == before.leaves[0]:

@@ -64,7 +64,7 @@ class _AddProbes(Interpreter):
 
 
 def _is_candidate(eqn: Any) -> bool:
-    """Whether an equation may apply a parameter to data: it has two operands, and real numbers."""
+    """Return whether an equation of two operands and real numbers may apply a parameter to data."""
     if eqn.primitive in SITE_PRIMITIVES or len(eqn.outvars) != 1:
         return False
     operands = [atom for atom in eqn.invars if not isinstance(atom, _compat.Literal)]

@@ -140,7 +140,7 @@ class CheckedBytes:
         return self.blocks_ok(blocks)
 
     def copied_ok(self, rows: np.ndarray, copy: np.ndarray) -> bool:
-        """Like :meth:`rows_ok`, by hashing a fresh copy of the rows, which is in the CPU cache."""
+        """Check rows like :meth:`rows_ok`, by hashing a fresh copy, which is in the CPU cache."""
         if self._cut.block != 1 or self.complete:
             return self.rows_ok(rows)
         if self._seen[rows].all():

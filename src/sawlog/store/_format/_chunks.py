@@ -48,7 +48,7 @@ def _step_prefix(axis: str) -> str:
 
 
 def step_name_1(axis: str, series: str) -> str:
-    """Like :func:`step_name`, for version 1 of the format, which did not escape the axis."""
+    """Return the name in version 1 of the format, which did not escape the axis."""
     return f"sawlog.step/{axis}/{series}"
 
 

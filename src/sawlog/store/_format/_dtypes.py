@@ -121,7 +121,7 @@ def name_of(dtype: np.dtype) -> Any:
 
 
 def dtype_of(name: Any) -> np.dtype:
-    """The inverse of :func:`name_of`.
+    """Return the dtype of a name: the inverse of :func:`name_of`.
 
     Raises:
         SchemaError: the dtype is unknown, or cannot be stored.

@@ -8,11 +8,11 @@ import functools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Literal
 
 import numpy as np
 
+from sawlog._names import did_you_mean
 from sawlog.errors import SchemaError, UnknownNameError
 from sawlog.store._format import _dtypes, _parse
 from sawlog.store._format._empty_items import empty_items_of_row
@@ -337,16 +337,19 @@ def check_axes(logs: Iterable[Log]) -> None:
                 raise SchemaError(f"{log.column.name!r} has the same step axis twice: {log.axes}")
 
 
-def unknown_name(name: str, known: Iterable[str], hint: str = "") -> UnknownNameError:
-    """Return the error for a name that the store does not have."""
-    known = list(known)
-    close = get_close_matches(name, known, n=3)
-    listed = ", ".join(map(repr, close or known[:8])) + (
-        "" if close or len(known) <= 8 else ", ..."
-    )
-    found = f"Did you mean {listed}?" if close else f"It has {listed}."
-    return UnknownNameError(
-        f"This store has no log named {name!r}. "
-        + (found if known else "It has no logs.")
-        + (f" Hint: {hint}" if hint else "")
-    )
+def unknown_name(
+    name: str,
+    known: Iterable[str],
+    why: str = "",
+    lacks: str = "This store has no log named",
+) -> UnknownNameError:
+    """Return the error for a name that the store does not have.
+
+    Args:
+        name: the name.
+        known: the existing names.
+        why: a sentence that says why a new name is refused.
+        lacks: the beginning of the sentence that ends with the name.
+    """
+    because = f" {why}" if why else ""
+    return UnknownNameError(f"{lacks} {name!r}.{because} {did_you_mean(name, known)}")

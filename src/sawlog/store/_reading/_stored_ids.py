@@ -14,7 +14,7 @@ _PARTS = ("text", "ends", "hash")
 
 
 def ids_of(segment: Segment, chunk: TableChunk) -> np.ndarray | list[str]:
-    """Like :func:`stored_ids`, with strings decoded."""
+    """Return :func:`stored_ids` with strings decoded."""
     ids = stored_ids(segment, chunk)
     return ids.take() if isinstance(ids, StringIds) else ids
 

@@ -138,7 +138,7 @@ def _bits(valid: np.ndarray | None) -> Any:
 
 
 def _leaf(values: np.ndarray, valid: np.ndarray | None, what: str) -> Any:
-    """An array ``[n]`` of any dtype."""
+    """Convert an array ``[n]`` of any dtype."""
     pa, rows = pyarrow(), len(values)
     values = np.ascontiguousarray(widened(values)) if values.dtype != TEXT else values
     kind, dtype = _leaf_type(values.dtype, what), values.dtype

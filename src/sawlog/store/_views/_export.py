@@ -100,7 +100,10 @@ def export(
         tell = _Progress(progress)
         if kind == "safetensors":
             if long:
-                raise ArgumentError("long=True is for tables, and .safetensors holds tensors.")
+                raise ArgumentError(
+                    "long=True is for tables, and .safetensors holds tensors. Hint: a .parquet or "
+                    ".csv file, or long=False."
+                )
             plain = path / "store.safetensors" if is_folder else path
             notes = _notes(reader)
 
@@ -240,7 +243,9 @@ def _commit(file: AsideFile, overwrite: bool) -> None:
 
 def _exists(path: Path) -> StoreExistsError:
     if path.is_dir():
-        return StoreExistsError(f"{path} is a folder, not a file.")
+        return StoreExistsError(
+            f"{path} is a folder, not a file. Hint: give the path of a new file."
+        )
     return StoreExistsError(
         f"{path} exists already. Hint: overwrite=True replaces it once the new one is complete."
     )

@@ -54,7 +54,7 @@ class LongSheet(Sheet):
         return {each.name: each.attrs for each in self._series if each.attrs}
 
     def batches(self, budget: int) -> Iterator[Batch]:
-        """As :meth:`Sheet.batches`."""
+        """Implement :meth:`Sheet.batches`."""
         for each in self._series:
             cuts = each.values.starts.tolist()
             for start, stop in windows(len(each), each.row_bytes, budget, cuts):

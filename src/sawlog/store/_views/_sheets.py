@@ -33,7 +33,7 @@ class TableSheet(Sheet):
         return f"rows by id: {', '.join(map(repr, self._names))}"
 
     def batches(self, budget: int) -> Iterator[Batch]:
-        """As :meth:`Sheet.batches`."""
+        """Implement :meth:`Sheet.batches`."""
         for block in self._reader.blocks(self._names, budget=budget):
             ids = block.ids
             if isinstance(ids, list):

@@ -57,7 +57,7 @@ class WideSheet(Sheet):
         return steps, [len(each) for each in self._series]
 
     def batches(self, budget: int) -> Iterator[Batch]:
-        """As :meth:`Sheet.batches`."""
+        """Implement :meth:`Sheet.batches`."""
         numbers = list(zip(self._series, self._joined.entries, strict=True))
         whole = [each for each, entries in numbers if entries is None]
         cuts = np.unique(np.concatenate([np.zeros(1, np.int64), *(s.values.starts for s in whole)]))

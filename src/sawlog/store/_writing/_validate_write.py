@@ -25,7 +25,7 @@ from sawlog.store._format._unicode import is_returnable
 from sawlog.store._writing._deferred_rows import DeferredRows
 from sawlog.store._writing._pending import SMALL
 
-_FIXED = "the schema was fixed when the store was created; omit schema= to allow new names."
+_FIXED = "The schema was fixed when the store was created; without schema= it takes new names."
 
 
 def as_array(name: str, value: Any) -> np.ndarray:

@@ -156,11 +156,11 @@ class BatchCapture:
             self._capture(Roots([loss], [None]), None)
 
     def _on_checkpoint(self) -> None:
-        """A part of the forward pass will run again when the backward pass needs it."""
+        """Note that a part of the forward pass will run again during the backward pass."""
         self._checkpointed = True
 
     def _on_backward(self, backward: Backward) -> Any:
-        """The user called ``loss.backward()``: capture it, and run it."""
+        """Capture the ``loss.backward()`` that the user called, and run it."""
         if in_backward():
             self._reentrant.enter_checkpoint(backward.losses)
         elif self._is_ours(backward):
@@ -186,7 +186,7 @@ class BatchCapture:
         self._left = grad_state(self._first_parameter())
 
     def _is_ours(self, backward: Backward) -> bool:
-        """Whether gradients of watched parameters are requested, not only those of inputs."""
+        """Return whether gradients of watched parameters are requested, not only of inputs."""
         if not self.needs_gradients:
             return False
         if backward.inputs is None:
@@ -195,7 +195,7 @@ class BatchCapture:
         return any(id(each) in watched for each in backward.inputs)
 
     def _check_kept(self) -> None:
-        """A second backward pass adds to the first, unless gradients were dropped in between."""
+        """Refuse a second backward pass if gradients were changed since the first one."""
         if self._left is not None and self._left != grad_state(self._first_parameter()):
             raise CaptureError(
                 "Gradients were changed or set to zero between two backward passes of one batch, "
@@ -260,7 +260,7 @@ class BatchCapture:
         return found
 
     def _holds(self, plan: Plan, graph: Graph, roots: Roots, light: bool) -> bool:
-        """Whether a plan holds for another graph of its structure, and needs no new proof."""
+        """Return whether a plan holds for another graph of its structure without a new proof."""
         batch, counts = self._batch, self._watched.batches
         counts[graph.structure] = count = counts.get(graph.structure, 1) + 1
         compiled = light or self._hooks.regions is not None
@@ -272,9 +272,9 @@ class BatchCapture:
         )
 
     def _still_zero(self, plan: Plan, graph: Graph, roots: Roots) -> bool:
-        """Whether the gradients that were zero in the proof, so that it shows nothing, still are.
+        """Return whether gradients that were zero in the proof are zero now, too.
 
-        An example is a term of the loss whose weight was zero then.
+        The proof shows nothing about them. An example is a term whose weight was zero.
         """
         if not plan.zeros:
             return True
@@ -331,7 +331,7 @@ class BatchCapture:
         return self._scaled.factor_of(roots.nodes)
 
     def _is_visible(self, roots: Roots, graph: Graph, run: Any) -> bool:
-        """Whether the graph is complete and reaches watched parameters; if not, run it here."""
+        """Return whether the graph is complete and reaches watched parameters; else run it here."""
         if graph.named("CheckpointFunction"):
             self._logs.factor = self._factor_of(roots)
             self._reentrant.capture(roots, graph, run)

@@ -71,7 +71,7 @@ class PlannedPass:
                     logs.add_pair(block, pair_of(matrix), scale, block.inputs)
 
     def _use_hooks(self, sums: ExampleSums) -> list[Any]:
-        """Hook the operations that are differentiated example by example."""
+        """Add hooks to the operations that are differentiated example by example."""
         by_node: dict[int, list[PlannedUse]] = {}
         for use in self.plan.uses:
             by_node.setdefault(use.number, []).append(use)

@@ -76,7 +76,9 @@ def check_batch(
     """Compare some examples of a batch alone with what is logged of them; see ``run.check``."""
     size, model = size_of(batch), backend.model
     if not size:
-        raise ArgumentError("The batch to check has no examples.")
+        raise ArgumentError(
+            "The batch to check has no examples. Hint: run.check(step, next(iter(loader)))."
+        )
     queries = _query_pass(backend, run)
     by_autograd = _PlainAutograd(backend, step, queries)
     modules = [unit.module for unit in backend.watched.units]
@@ -146,7 +148,9 @@ def _in_batch(
 ) -> tuple[dict[str, np.ndarray], float, np.ndarray | None, float | np.ndarray | None]:
     """Return the rows of a batch, its loss, the losses of examples if known, and the scale."""
     if run._batch is not None:
-        raise CaptureError("check was called inside `with run(...)`.")
+        raise CaptureError(
+            "check was called inside `with run(...)`. Hint: call it before or after the `with`."
+        )
     active = queries.batch(BatchRequest(size, mask=mask))
     assert isinstance(active, BatchCapture)
     active.skip_interactions()  # examples alone show them, and the table says where

@@ -117,7 +117,7 @@ class Region:
         return torch.compile(run, backend=backend, dynamic=self.dynamic)
 
     def mixes(self) -> bool:
-        """Whether a norm in it mixes the examples of a batch, which its own hook refuses."""
+        """Return whether a norm in it mixes the examples of a batch, which its own hook refuses."""
         return any(each.training or _has_no_statistics(each) for each in self._norms)
 
     def run(

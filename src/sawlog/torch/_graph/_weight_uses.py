@@ -139,7 +139,7 @@ class WeightUses:
         return weight
 
     def _is_given_to_each(self, node: Node) -> bool:
-        """Whether a weight was repeated for each example before it was joined with a constant.
+        """Return whether a weight was repeated for each example before a constant joined it.
 
         The constant then probably belongs to the examples, such as inputs that a token is added to.
         """
@@ -173,7 +173,7 @@ class WeightUses:
         )
 
     def _has_room(self, node: Node) -> bool:
-        """Whether an axis of the output of a node, other than the last, could be the examples.
+        """Return whether an axis of the output of a node, except the last, could be the examples.
 
         A layer may flatten its inputs, and restore the shape of its output.
         """
@@ -184,7 +184,7 @@ class WeightUses:
         )
 
     def _is_of_all(self, numbers: Tensor, known: bool | None) -> bool:
-        """Whether the indices of a lookup are the same for all examples, as positions are."""
+        """Return whether all examples have the same indices in a lookup, such as positions."""
         if known is None and memory_of(numbers) in self._buffers:
             return True
         if numbers.dtype == torch.bool:
@@ -209,7 +209,7 @@ def _below(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _is_sum_of_product(node: Node) -> bool:
-    """Whether a constant is added to a product of weights, such as a frozen weight in LoRA."""
+    """Return whether a constant is added to a product of weights, as a frozen weight is in LoRA."""
     names = ("Addmm", "Baddbmm")
     return operation(node) in names and all(child for child, _ in node.next_functions[1:])
 

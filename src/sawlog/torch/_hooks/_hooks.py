@@ -163,7 +163,7 @@ class Hooks:
                 handle.remove()
 
     def _on_start(self, starts: list[int], module: Any, args: Any, kwargs: Any) -> None:
-        """The model is called."""
+        """Note that the model is called."""
         del module
         if self.recorder is not None and self.recorder.tape is not None:
             tape = self.recorder.tape
@@ -171,7 +171,7 @@ class Hooks:
             tape.arguments.update(map(memory_of, _tensors((args, kwargs))))
 
     def _on_end(self, starts: list[int], *args: Any) -> None:
-        """A call of the model ended, perhaps by an exception."""
+        """Note that a call of the model ended, perhaps by an exception."""
         del args
         if starts and self.recorder is not None and self.recorder.tape is not None:
             now = len(self.recorder.tape.operations)

@@ -203,7 +203,7 @@ def labels_along(layout: ExampleLayout, shape: Sequence[int], batch: int) -> Ten
 
 
 def _alike(base: ReplayedLoss, other: ReplayedLoss) -> bool:
-    """Whether two replays can be compared: shapes, random numbers and finite values agree."""
+    """Return whether two replays can be compared: shapes, random states and finite values agree."""
     for one, two in zip(base.terms, other.terms, strict=True):
         if one.shape != two.shape:
             return False
@@ -215,7 +215,7 @@ def _alike(base: ReplayedLoss, other: ReplayedLoss) -> bool:
 
 
 def _is_gradient(found: Tensor, known: Tensor, limits: ChangeLimits) -> bool:
-    """Whether a replay was differentiated like the program."""
+    """Return whether a replay was differentiated like the program."""
     apart = (found.double() - known.double()).norm()
     return found.shape == known.shape and bool(apart <= 10 * limits.share * known.double().norm())
 

@@ -78,7 +78,7 @@ def _dependent(
 
 
 def _is_smooth(operation: Operation, given: Sequence[Ref]) -> bool:
-    """Whether an operation is differentiated with respect to values of examples that it takes.
+    """Return whether an operation is differentiated with respect to the examples that it takes.
 
     Without such values, it depends on a Python number that was computed from them.
     """

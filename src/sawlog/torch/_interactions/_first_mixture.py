@@ -67,7 +67,7 @@ def first_mixture(
 
 
 def _is_mixed(plain: Tensor, one: Tensor, two: Tensor, *, limits: ChangeLimits) -> bool:
-    """Whether some element differs in both replays."""
+    """Return whether some element differs in both replays."""
     if not plain.shape == one.shape == two.shape or not plain.numel():
         return False
     if not plain.is_floating_point():

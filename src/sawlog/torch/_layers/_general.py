@@ -35,7 +35,7 @@ Parameters = dict[str, Tensor]
 
 
 def general(names: Sequence[str] | None = None, *, whole: bool = False) -> Rule:
-    """The rule that covers any module, by ``torch.func``.
+    """Return the rule that covers any module, by ``torch.func``.
 
     Tensors that are as long as the gradient along the axis of the examples are split by example;
     all others are shared. The sum over examples is compared with the gradient of the batch, so a

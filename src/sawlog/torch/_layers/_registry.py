@@ -107,7 +107,7 @@ def rule_for(module: nn.Module) -> Rule | None:
 
 
 def _computes_as(module: nn.Module, kind: type) -> bool:
-    """Whether the class and the instance use the computing methods of this type."""
+    """Return whether the class and the instance use the computing methods of this type."""
     if "forward" in vars(module) and not hasattr(module, "_hf_hook"):  # accelerate moves devices
         return False
     return all(getattr(type(module), m, None) is getattr(kind, m, None) for m in _METHODS)

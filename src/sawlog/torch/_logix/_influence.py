@@ -49,7 +49,7 @@ class LogixScores(_SavedAsDict, Scores):
     _keys = ("src_ids", "tgt_ids", "influence")
 
     def __getitem__(self, query: Any) -> Any:
-        """As LogIX has it for its keys, otherwise as :class:`sawlog.influence.Scores`."""
+        """Return what LogIX does for its keys, and :class:`sawlog.influence.Scores` for others."""
         if isinstance(query, str) and query in ("influence", "src_ids", "tgt_ids"):
             if query == "src_ids":
                 return self.queries.tolist()
@@ -94,7 +94,7 @@ class LogixRanking(_SavedAsDict, Ranking):
     _keys = ("src_ids", "influence")
 
     def __getitem__(self, key: str) -> Any:
-        """As LogIX has it: tensors, and ids as a list."""
+        """Return what LogIX does: tensors, and ids as a list."""
         found = super().__getitem__(key)
         if key == "src_ids":
             return found.tolist()
@@ -174,7 +174,10 @@ def joined(several: Sequence[LogixScores]) -> LogixScores:
     first = several[0]
     for each in several[1:]:
         if not np.array_equal(each.ids, first.ids):
-            raise ArgumentError("Scores of different examples cannot be joined.")
+            raise ArgumentError(
+                "Scores of different examples cannot be joined. Hint: score all queries against "
+                "the same loader."
+            )
     groups = None
     if first.groups is not None:
         groups = {n: np.concatenate([(e.groups or {})[n] for e in several]) for n in first.groups}

@@ -325,7 +325,7 @@ class LogIX(Run):
         return found
 
     def add_analysis(self, analysis: Any = None) -> None:
-        """Accepted and not needed: ``run.influence`` has the analysis."""
+        """Accept an analysis, which is not needed: ``run.influence`` has it."""
 
     def compute_influence(self, src_log: Any, tgt_log: Any, **options: Any) -> Any:
         """Score examples for queries; see :meth:`sawlog.influence.Influence.compute_influence`."""
@@ -341,7 +341,7 @@ class LogIX(Run):
         return self.influence.compute_self_influence(src_log, **options)
 
     def save_lora(self) -> None:
-        """Accepted and not needed: projections are determined by a seed."""
+        """Accept the call, which is not needed: a seed determines projections."""
 
 
 def _layers() -> list[type[nn.Module]]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sawlog._validate import refuse
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.torch._graph._autograd_graph import (
     Edge,
@@ -53,7 +54,10 @@ class DeclaredLosses:
                 f"declare_loss takes a loss of one element; got the shape {tuple(loss.shape)}."
             )
         if loss.grad_fn is None:
-            raise ArgumentError("declare_loss got a tensor without a gradient.")
+            raise ArgumentError(
+                "declare_loss got a tensor without a gradient. Hint: the loss itself, before "
+                "detach() or item()."
+            )
         self._edges.append(root_of(loss))
 
     def path_from(self, root: Edge) -> tuple[Edge, Path]:
@@ -118,18 +122,20 @@ class Items:
                 by.
         """
         own = torch.as_tensor(counts).detach().double().cpu()
-        if own.shape != (batch,) or bool((own < 0).any()):
+        if own.shape != (batch,):
             raise ArgumentError(
                 f"`counts` must have one number for each of {batch} examples; got the shape "
                 f"{tuple(own.shape)}."
             )
+        if not bool((own >= 0).all()):
+            refuse("counts", "non-negative numbers", own.tolist())
         number = float(own.sum()) if total is None else float(total)
         if not number > 0 and bool((own > 0).any()):
-            raise ArgumentError(f"`total` must be positive; got {number}.")
+            refuse("total", "a positive number", number)
         return cls(own, number, float(times))
 
     def divides(self, number: float) -> bool:
-        """Whether a number is the total, or a multiple of it, like that of a vocabulary."""
+        """Return whether a number is the total, or a multiple of it, like that of a vocabulary."""
         if not self.total or not number > 0:
             return False
         ratio = number / self.total

@@ -73,7 +73,7 @@ class Examples:
         return self._viewed(shape) if found is None else found
 
     def _has_lost_positions(self, edge: Edge, shape: tuple[int, ...], depth: int) -> bool:
-        """Whether positions before the examples were summed, so that these come first now.
+        """Return whether positions before the examples were summed, so that these come first now.
 
         The graph tells this only where both axes of the tensor have the length of the batch.
         """

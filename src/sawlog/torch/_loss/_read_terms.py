@@ -143,13 +143,13 @@ class _Reader:
                 self.read(child, (*path, (node, place)), by)
 
     def _is_linear(self, node: Node) -> bool:
-        """Whether an operation is linear in what it joins; functions of users are, if declared."""
+        """Return whether an operation is linear in its inputs; those of users are, if declared."""
         if type(node) not in BUILT_IN:
             return True
         return operation(node) in _LINEAR_JOINS and _has_one_of_examples(node)
 
     def _factor(self, node: Node, path: Any, by: Any) -> None:
-        """A product with a number, or a quotient."""
+        """Follow a product with a number, or a quotient."""
         if self.batch > 1 and not _has_one_of_examples(node):
             raise _not_a_sum(node)
         if sum(child is not None for child, _ in node.next_functions) > 1 and self.declared is None:
@@ -251,7 +251,7 @@ class _Reader:
         return edges
 
     def _has_room(self, shape: Sequence[int]) -> bool:
-        """Whether the examples could be part of some axis of a tensor."""
+        """Return whether the examples could be part of some axis of a tensor."""
         return any(size % self.batch == 0 for size in shape) and self.batch > 1
 
     def _refuse_classes(self, node: Node, edge: Edge, labels: Tensor) -> None:
@@ -298,7 +298,7 @@ def _through_sink(edge: Edge) -> Edge:
 
 
 def _has_one_of_examples(node: Node) -> bool:
-    """Whether at most one input of a product depends on examples, so that it is linear in them."""
+    """Return whether at most one input of a product depends on examples: it is linear in them."""
     children = [child for child, _ in node.next_functions if child is not None]
     return len(children) < 2 or sum(not _of_parameters_alone(each) for each in children) < 2
 
@@ -321,7 +321,7 @@ def _rows(shape: Sequence[int]) -> int:
 
 
 def _of_parameters_alone(node: Node) -> bool:
-    """Whether a node depends on parameters alone."""
+    """Return whether a node depends on parameters alone."""
     stack, seen = [node], {node}
     while stack:
         each = stack.pop()

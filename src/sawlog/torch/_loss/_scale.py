@@ -57,7 +57,7 @@ def even_scale(node: Node, batch: int) -> float | None:
 
 
 def _counts_all(node: Node, batch: int) -> bool:
-    """Whether a loss of ``batch`` targets has no class weights and ignores no target."""
+    """Return whether a loss of ``batch`` targets has no class weights and ignores no target."""
     if node._saved_weight is not None:
         return False
     counted: Tensor = node._saved_total_weight
@@ -234,7 +234,7 @@ def _of_sum(
 
 
 def _agree(one: Scale, two: Scale) -> bool:
-    """Whether two scales are equal where both are nonzero."""
+    """Return whether two scales are equal where both are nonzero."""
     one, two = torch.as_tensor(one).double().cpu(), torch.as_tensor(two).double().cpu()
     return bool((torch.isclose(one, two, rtol=1e-6) | (one == 0) | (two == 0)).all())
 

@@ -58,7 +58,7 @@ class _HashedTensor:
         )
 
     def is_same(self, tensor: Tensor) -> bool:
-        """Whether a tensor shows no sign of a change."""
+        """Return whether a tensor shows no sign of a change."""
         return (
             tensor is self.tensor
             and (not self.counts or tensor._version == self.version)
@@ -89,7 +89,7 @@ class _QuickCheck:
         self._at = [each.at for each in every if each.at]
 
     def is_same(self) -> bool:
-        """Whether no tensor shows a sign of a change, and none was added, replaced or removed."""
+        """Return whether no tensor shows a change, and none was added, replaced or removed."""
         return (
             all(map(operator.is_, map(dict.get, self._owners, self._keys), self._values))
             and list(map(len, self._all)) == self._sizes

@@ -73,7 +73,7 @@ def _walk(module: nn.Module, name: str, seen: set[int]) -> Iterator[tuple[str, n
 
 
 def compiled_parts(model: nn.Module) -> list[str]:
-    """The names of the modules that ``torch.compile`` was called on.
+    """Return the names of the modules that ``torch.compile`` was called on.
 
     >>> from torch import nn
     >>> compiled_parts(nn.Linear(2, 2))

@@ -50,7 +50,7 @@ class ShardedModel:
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
-        """Have all parameters whole inside the ``with``; all processes enter it together."""
+        """Keep all parameters whole inside the ``with``; all processes enter it together."""
         if self._is_whole or not self._modules:
             yield
             return

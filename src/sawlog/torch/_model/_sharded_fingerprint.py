@@ -31,7 +31,7 @@ class ShardedFingerprint:
         self._turn = 0
 
     def now(self, projection: str = "") -> Provenance:
-        """The weights as they are; all processes call this together if they have changed."""
+        """Hash the weights as they are; all processes call this together if they have changed."""
         if not self._digests or self.changed():
             self._digests = {name: digest_of(each) for name, each in self._tensors.items()}
             self._parts = {name: digest_of(_own(each)) for name, each in self._tensors.items()}
@@ -39,7 +39,7 @@ class ShardedFingerprint:
         return Provenance(fingerprint_of(self._digests.items()), dict(self._digests), projection)
 
     def changed(self) -> list[str]:
-        """The names of tensors whose part in this process changed since :meth:`now`."""
+        """Return the names of tensors whose part in this process changed since :meth:`now`."""
         self._turn += 1
         names = list(self._tensors)
         most = min(_LOOKED_AT, len(names))
@@ -55,7 +55,7 @@ class ShardedFingerprint:
 
 
 def _own(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this process has."""
+    """Return the part of a tensor that this process has."""
     own: Tensor = getattr(tensor, "_local_tensor", tensor)
     return own.detach()
 

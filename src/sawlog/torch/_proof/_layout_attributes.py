@@ -100,13 +100,13 @@ def _names(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _is_free(attribute: str) -> bool:
-    """Whether an attribute may differ between batches without moving examples."""
+    """Return whether an attribute may differ between batches without moving examples."""
     name = attribute.removeprefix("_saved_")
     return name in _NUMBERS or name in _LENGTHS or "_sym_" in name
 
 
 def _may_have_examples(node: Node, batch: int) -> bool:
-    """Whether an axis that a node works along is as long as the batch, or a multiple of it."""
+    """Return whether a node works along an axis as long as the batch, or a multiple of it."""
     child = node.next_functions[0]
     dim = getattr(node, "_saved_dim", None)
     if child[0] is None or dim is None:
@@ -141,7 +141,7 @@ def may_join_examples(node: Node, finder: WeightUses, batch: int) -> bool:
 
 
 def _contracts_examples(node: Node, finder: WeightUses, batch: int) -> bool:
-    """Whether a product without weights may be a sum over the examples."""
+    """Return whether a product without weights may be a sum over the examples."""
     one, two = node.next_functions[-2:]
     if any(edge[0] is not None and finder.is_weight(edge[0]) for edge in (one, two)):
         return False
@@ -156,7 +156,7 @@ def _contracts_examples(node: Node, finder: WeightUses, batch: int) -> bool:
 
 
 def _masks_pairs(node: Node, finder: WeightUses, batch: int) -> bool:
-    """Whether a tensor of the examples is repeated for each example, and then masked."""
+    """Return whether a tensor of the examples is repeated for each example, and then masked."""
     shape = shape_of((node, 0))
     axes = [axis - len(shape) for axis, size in enumerate(shape) if size == batch]
     if len(axes) < 2:

@@ -88,7 +88,7 @@ def norms_of(graph: Graph) -> tuple[int, ...]:
 
 
 def _picks_inside(node: Node, batch: int, axis: int) -> bool:
-    """Whether a node picks for each example from that example only, whatever the values."""
+    """Return whether a node picks for each example from that example only, whatever the values."""
     name = operation(node)
     if name in ("IndexSelect", "Gather"):
         return signed(node._saved_dim) % max(1, len(shape_of((node, 0)))) != axis

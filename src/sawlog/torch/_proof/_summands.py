@@ -74,7 +74,7 @@ def is_zero(grads: Sequence[Tensor | None]) -> bool:
 
 
 def _is_there(grad: Tensor) -> bool:
-    """Whether some element is not zero; most often, that is seen in a few of them."""
+    """Return whether some element is not zero; most often, that is seen in a few of them."""
     first = grad[(0,) * (grad.dim() - 1)] if grad.numel() else grad
     return bool(first.any()) or bool(grad.any())
 
@@ -107,7 +107,7 @@ def _is_apart(
 
 
 def _is_scaled(plain: Tensor, coded: Tensor, factors: Tensor, codes: Codes) -> bool:
-    """Whether a gradient changed by these factors, except for rounding."""
+    """Return whether a gradient changed by these factors, except for rounding."""
     dtype = plain.dtype if plain.dtype == torch.float32 else _wide(plain)
     apart = (coded.to(dtype) / factors.to(plain.device, dtype)).sub_(plain)
     return _norm(apart) <= max(_ROUNDING, codes.tolerance) * _norm(plain)

@@ -70,7 +70,7 @@ class UseLayouts:
     def _check_order(
         self, use: WeightUse, grad: Tensor, labels: Tensor, names: Sequence[str]
     ) -> None:
-        """Ids are in the order of the inputs, so the inputs must be in the order of the loss."""
+        """Refuse inputs in another order than the loss: ids are in the order of the inputs."""
         if not is_of_inputs(use) or not self._axis.has_examples(grad):
             return
         if len(self._axis.misplaced(grad, labels)) > 1:  # only one: a table for all examples

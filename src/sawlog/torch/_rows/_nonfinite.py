@@ -30,7 +30,7 @@ def _array(rows: Any) -> np.ndarray:
 
 
 def _below(rows: Any, limit: float) -> bool:
-    """Whether all numbers are certainly below a limit; False if one is NaN."""
+    """Return whether all numbers are certainly below a limit; False if one is NaN."""
     if isinstance(rows, OuterProductRows):
         return _greatest(rows._left) * _greatest(rows._right) < limit
     return _greatest(rows) < limit

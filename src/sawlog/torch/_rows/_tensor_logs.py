@@ -39,7 +39,10 @@ class TensorLogs:
         if self._input:
             found = first_tensor((*call.args, call.kwargs))
             if found is None:
-                raise CaptureError(f"The layer {call.unit.name!r} was called without a tensor.")
+                raise CaptureError(
+                    f"The layer {call.unit.name!r} was called without a tensor, so its inputs "
+                    "cannot be logged. Hint: leave it out by names=."
+                )
             tensor = found
         self._forwards.append((self._name("forward", call.unit), call, tensor.clone()))
 

@@ -59,7 +59,7 @@ class Correction:
         self._noting = None if hook is None else hook(self._note_step)
 
     def ready(self) -> bool:
-        """Whether the optimizer has a state for all parameters: it has none before its first step.
+        """Return whether the optimizer has a state for all parameters, as after its first step.
 
         Raises:
             ArgumentError: it has no state after a step with gradients.
@@ -138,7 +138,7 @@ class Correction:
         if more or "ns_steps" not in group or self._parameters[name].dim() != 2:
             raise ArgumentError(
                 f"The state of the optimizer for {block.name!r} is neither Adam's nor that of Muon "
-                "for a matrix, so its gradients cannot be corrected."
+                "for a matrix, so its gradients cannot be corrected. Hint: correct=False."
             )
         momentum = states[name]["momentum_buffer"].detach().float()
         rows, cols = momentum.shape

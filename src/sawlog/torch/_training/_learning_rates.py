@@ -34,7 +34,7 @@ class LearningRates:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """For the time of a ``with``, note the learning rate when the optimizer makes a step."""
+        """Note the learning rate at each step of the optimizer inside the ``with``."""
         hook = getattr(self._optimizer, "register_step_pre_hook", None)
         handle = None if hook is None else hook(self._note)
         try:
