@@ -31,7 +31,7 @@ import optax
 from _timing import Row, report
 
 from sawlog import influence, store
-from sawlog.influence._averages._average import _averages as averages
+from sawlog.influence._averages import _average as averages
 from sawlog.jax._training.arguments import runner_of
 from sawlog.jax._training.run_data import run_keys, subset_weights
 from sawlog.jax._training.schedule import plan_for

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from scipy.linalg import expm
 from torch.nn import functional as F
 
@@ -203,7 +204,10 @@ def test_an_ensemble_of_runs_has_standard_errors():
         np.testing.assert_allclose(scores.values, each.mean(0))
         np.testing.assert_allclose(scores.standard_errors, each.std(0, ddof=1) / np.sqrt(3))
         assert scores.about["ensemble"] == 3
+        reach = stats.t.ppf(0.95, 2) * scores.standard_errors  # two degrees of freedom, not many
+        np.testing.assert_allclose(scores.interval(0.9)[1] - scores.values, reach, rtol=1e-6)
     best = attribute(ensemble=pairs, curvature="fisher", top_k=2)
+    np.testing.assert_allclose(best.interval(0.9)[0], found.top(2).interval(0.9)[0])
     np.testing.assert_allclose(best.values, found.top(2).values)
     assert best.standard_errors.shape == (Q, 2)
     assert attribute(ensemble=pairs[:1], curvature="fisher").standard_errors is None

@@ -93,6 +93,27 @@ def test_products_are_those_of_the_dense_one(model, data, loss, monkeypatch):
     assert all(p.grad is None for p in model.parameters())
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_products_are_those_of_the_model_as_it_was(dtype):
+    """Training goes on, with dropout and other weights, while scores are computed."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Dropout(), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    model.to(dtype).eval()
+    found = gauss_newton(model, [torch.randn(6, 4).to(dtype)], preconditioner=curvature.IDENTITY)
+    random = np.random.default_rng(0)
+    rows = {name: random.normal(size=(2, *shape)) for name, shape in found.shapes.items()}
+    before = found.product(rows)
+    model.train()
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.add_(1)
+    after = found.product(rows)
+    assert all(each.training for each in model.modules())
+    for name, values in before.items():
+        np.testing.assert_array_equal(after[name], values)
+    assert max(np.abs(values).max() for values in before.values()) > 1e-3
+
+
 def test_conjugate_gradients_give_the_scores_of_the_matrix(tmp_path):
     """Preconditioned by EK-FAC of the same run."""
     torch.manual_seed(0)

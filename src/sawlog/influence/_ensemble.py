@@ -65,7 +65,8 @@ def ensemble(
         return joined
     members = np.stack([each.values[order] for each, order in zip(several, orders, strict=True)])
     errors, kept = spread(members), members if keep else None
-    return dataclasses.replace(joined, standard_errors=errors, members=kept)
+    about |= {"degrees_of_freedom": len(several) - 1}  # for intervals, also without members
+    return dataclasses.replace(joined, about=about, standard_errors=errors, members=kept)
 
 
 def _check_comparable(each: Scores, first: Scores) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,8 @@ def products_of(
 ) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
     """Return a function from rows by block to their products with the matrix, in float64.
 
+    It keeps the model as it is now: its parameters and buffers, and which modules are training.
+
     Args:
         network: The model.
         blocks: Its parameters as blocks.
@@ -46,7 +49,8 @@ def products_of(
         loss: ``"cross_entropy"`` or ``"mse"``.
     """
     state = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    exact = {name: _wide(tensor.detach()) for name, tensor in state.items()}
+    exact = {name: _wide(tensor.detach()).clone() for name, tensor in state.items()}
+    modes = {module: module.training for module in network.modules()}
     ours = {name: exact[name] for block in blocks for name in block.parameters}
     bend, count = BENDS[loss], sum(map(len, batches))
     device = next(iter(ours.values())).device
@@ -69,12 +73,26 @@ def products_of(
                 for block in blocks
                 for name, part in block.parts(some[block.name]).items()
             }
-            parts = multiplied(vectors)
+            with _in_modes(modes):
+                parts = multiplied(vectors)
             for block in blocks:
                 found[block.name].append(block_matrix(block, parts).detach().cpu().numpy())
         return {name: np.concatenate(parts) for name, parts in found.items()}
 
     return product
+
+
+@contextlib.contextmanager
+def _in_modes(modes: dict[nn.Module, bool]) -> Iterator[None]:
+    """Put modules in training or evaluation mode, and back."""
+    before = {module: module.training for module in modes}
+    try:
+        for module, training in modes.items():
+            module.training = training
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
 
 
 def _one_batch(

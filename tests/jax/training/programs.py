@@ -42,6 +42,45 @@ def dropped(params: Any, batch: Any, key: Any) -> Any:
     return (hidden @ params["b"] - batch[1]) ** 2
 
 
+def chased(params: Any, batch: Any) -> Any:
+    """The loss with a target that the model computes itself and that gradients do not see."""
+    found = outputs(params, batch[0])
+    target = jax.lax.stop_gradient(outputs(params, 0.5 * batch[0]))
+    return (found - batch[1]) ** 2 + (found - target) ** 2
+
+
+def own_scale(params: Any, batch: Any) -> Any:
+    """The loss with a weight for each example that depends on it, as gradients do not see."""
+    found = loss(params, batch)
+    return found * jax.lax.stop_gradient(1 / (1 + found))
+
+
+@jax.custom_vjp
+def clipped(x: Any) -> Any:
+    """The identity, whose gradient is clipped smoothly."""
+    return x
+
+
+clipped.defvjp(lambda x: (x, None), lambda _, slope: (jnp.tanh(4 * slope),))
+
+
+def clipped_inside(params: Any, batch: Any) -> Any:
+    return (clipped(jnp.tanh(clipped(batch[0] @ params["a"]))) @ params["b"] - batch[1]) ** 2
+
+
+def chased_step(params: Any, batch: Any, weights: Any) -> Any:
+    """A gradient step of the length of the gradient, which is stopped, too."""
+    grads = jax.grad(lambda p: weighted(chased(p, batch), weights))(params)
+    size = jax.lax.stop_gradient(optax.tree.norm(grads))
+    return jax.tree.map(lambda p, g: p - 0.2 * g / (1 + size), params, grads)
+
+
+def classes(params: Any, batch: Any) -> Any:
+    """A cross entropy, whose maximum is stopped without effect."""
+    outs = jnp.stack([outputs(params, batch[0]), jnp.zeros(len(batch[1]))], 1)
+    return optax.softmax_cross_entropy_with_integer_labels(outs, (batch[1] > 0).astype(int))
+
+
 def weighted(losses: Any, weights: Any) -> Any:
     return jnp.sum(losses * weights) / jnp.sum(weights)
 
@@ -172,6 +211,13 @@ CASES = {
     "adamw": by_loss(optax.adamw(0.05, weight_decay=0.1)),
     "dropout": by_loss(optax.sgd(0.1), dropped),
     "accumulation by optax": by_loss(accumulating()),
+    "a target that gradients do not see": by_loss(optax.adam(0.05), chased),
+    "a scale that gradients do not see": by_loss(optax.sgd(0.1), own_scale),
+    "a gradient that is clipped inside": by_loss(optax.sgd(0.1), clipped_inside),
+    "cross entropy": by_loss(optax.sgd(0.1), classes),
+    "stopped in a jitted step": Case(
+        {"step": jax.jit(chased_step), "init": init, "metric": chased}, chased
+    ),
     "batch norm": Case(
         {"step": normed_step, "init": normed_begin, "metric": normed_metric}, normed_metric
     ),

@@ -9,6 +9,8 @@ import pytest
 from sawlog import influence
 from sawlog.errors import ArgumentError, ReplayError, RoughTrainingWarning
 from sawlog.influence import through_training
+from sawlog.jax._training.arguments import runner_of
+from sawlog.jax._training.curvature import EndInfluence
 from sawlog.jax._training.run_bank import RunBank
 from sawlog.jax._training.run_data import Epochs, run_keys, subset_weights
 from sawlog.jax._training.runner import RunScores
@@ -118,6 +120,88 @@ def test_a_second_call_resumes_and_another_program_is_refused(tmp_path):
     ):
         with pytest.raises(ArgumentError, match=f"another program: .*{name}.*Hint: give another"):
             scored(runs=2, path=path, **changed)
+
+
+def scaled(factor):
+    factor = np.asarray([factor, 1], np.float32)
+    return jax.jit(lambda p, b: programs.loss(p, (b[0] * factor, b[1])))
+
+
+def halves(run):
+    return subset_weights(0.5, 12, run, 5)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ({"loss": scaled(1)}, {"loss": scaled(2)}, "program differ"),
+        ({"metric": scaled(1)}, {"metric": scaled(2)}, "metric differ"),
+        (
+            {"subset": halves},
+            {"subset": lambda run: halves(0) if run == 0 else np.ones(12)},
+            "`subset` has other weights for run 1",
+        ),
+    ],
+    ids=["constant of a jitted loss", "constant of a jitted metric", "later subset"],
+)
+def test_a_store_of_what_only_looks_the_same_is_refused(tmp_path, first, second, message):
+    own = {"runs": 2, "path": tmp_path / "runs", "metric": programs.loss}
+    scored(**{**own, **first})
+    scored(**{**own, **first})
+    with pytest.raises(ArgumentError, match=message):
+        scored(**{**own, **second})
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["in memory", "stored"])
+def test_runs_of_different_lengths_are_averaged(tmp_path, stored):
+    """They have different numbers of parts; so have runs with another budget."""
+
+    def batches(key):
+        steps = 2 + 30 * int(jax.random.uniform(key) < 0.3)
+        return np.resize(np.arange(12), (steps, 3))
+
+    own = {"batches": batches, "batch_size": None, "epochs": None, "average": "mean"}
+    own |= {"path": tmp_path / "runs"} if stored else {}
+    several = scored(runs=4, **own)
+    assert {len(batches(run_keys(0, run)[1])) for run in range(4)} == {2, 32}
+    left_out = ("batch_size", "epochs", "check", "progress")
+    given = {name: value for name, value in OPTIONS.items() if name not in left_out}
+    runner = runner_of(**given, batches=batches)
+    for run in range(4):
+        np.testing.assert_allclose(runner.run(run).values, several.members[run], rtol=1e-6)
+
+
+def test_runs_with_another_budget_are_added(tmp_path):
+    own = {"epochs": 15, "path": tmp_path / "runs"}
+    scored(runs=2, memory="sqrt", **own)
+    assert np.isfinite(scored(runs=4, memory="log", **own).values).all()
+    found = scored(runs=4, average="mean", **own)
+    expected = scored(runs=4, average="mean", epochs=15)
+    np.testing.assert_allclose(found.values, expected.values, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["in memory", "stored"])
+def test_an_influence_function_that_is_not_finite_is_no_guess(tmp_path, stored, monkeypatch):
+    compute, calls = EndInfluence._scores, []
+
+    def sometimes(self, *args):
+        return compute(self, *args) * (jnp.nan if len(calls) == 2 else 1)
+
+    def scores(self, last, slopes):
+        calls.append(last)
+        self._compiled = jax.jit(lambda *args: sometimes(self, *args))
+        return scores_of(self, last, slopes)
+
+    scores_of = EndInfluence.scores
+    monkeypatch.setattr(EndInfluence, "scores", scores)
+    found = scored(runs=4, **({"path": tmp_path / "runs"} if stored else {}))
+    assert np.isfinite(found.values).all()
+    assert len(calls) == 4
+
+
+def test_a_share_of_any_type_is_a_share():
+    expected = scored(runs=2)
+    np.testing.assert_array_equal(scored(runs=2, subset=np.float32(0.5)).values, expected.values)
 
 
 def test_stopping_by_error_and_by_time():
@@ -245,6 +329,7 @@ def nan_loss(params, batch):
         ({"ids": [1, 1]}, "`ids` must be 12 different ids"),
         ({"batch_size": None, "epochs": None, "batches": [[0, 12]]}, "indices below 12"),
         ({"subset": np.ones((1, 3))}, "12 non-negative weights"),
+        ({"subset": np.ones((1, 12)), "runs": 2}, r"array of weights \[runs, n\].*for run 1"),
         ({"runs": 0}, "`runs` must be a positive integer"),
         ({"memory": "lots"}, "`memory` must be a number of bytes"),
         ({"metric": nan_loss}, r"not finite.*query 0"),

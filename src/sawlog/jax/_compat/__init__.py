@@ -45,6 +45,7 @@ from sawlog.jax._compat.equations import subjaxprs as subjaxprs
 from sawlog.jax._compat.equations import uses_references as uses_references
 from sawlog.jax._compat.equations import with_branches as with_branches
 from sawlog.jax._compat.equations import with_equations as with_equations
+from sawlog.jax._compat.equations import without_stops as without_stops
 from sawlog.jax._compat.flattening import flattened_for as flattened_for
 from sawlog.jax._compat.jitted import compiler_options as compiler_options
 from sawlog.jax._compat.jitted import jit_arguments as jit_arguments

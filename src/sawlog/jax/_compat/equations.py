@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.extend.core.primitives import copy_p
 
 from sawlog.jax._compat import private
 from sawlog.jax._compat.private import UNSPECIFIED, ClosedJaxpr, Jaxpr, JaxprEqn
@@ -124,6 +125,37 @@ def with_branches(eqn: JaxprEqn, branches: Sequence[Any]) -> JaxprEqn:
 def with_equations(closed: ClosedJaxpr, eqns: Sequence[JaxprEqn]) -> ClosedJaxpr:
     """Replace the equations of a program by others that define the same variables."""
     return ClosedJaxpr(closed.jaxpr.replace(eqns=list(eqns)), closed.consts)
+
+
+def without_stops(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Replace each ``stop_gradient`` of a program, however deep, by a copy; the same if none."""
+    eqns = [_without_stops(eqn) for eqn in closed.jaxpr.eqns]
+    if all(new is old for new, old in zip(eqns, closed.jaxpr.eqns, strict=True)):
+        return closed
+    return with_equations(closed, eqns)
+
+
+def _without_stops(eqn: JaxprEqn) -> JaxprEqn:
+    if eqn.primitive.name == "stop_gradient":
+        return eqn.replace(primitive=copy_p, params={})
+    params = {name: _value_without_stops(value) for name, value in eqn.params.items()}
+    if all(params[name] is value for name, value in eqn.params.items()):
+        return eqn
+    return eqn.replace(params=params)
+
+
+def _value_without_stops(value: Any) -> Any:
+    if isinstance(value, ClosedJaxpr):
+        return without_stops(value)
+    if isinstance(value, Jaxpr):
+        closed = ClosedJaxpr(value, ())
+        found = without_stops(closed)
+        return value if found is closed else found.jaxpr
+    if isinstance(value, (tuple, list)) and any(isinstance(v, (ClosedJaxpr, Jaxpr)) for v in value):
+        found = [_value_without_stops(each) for each in value]
+        same = all(new is old for new, old in zip(found, value, strict=True))
+        return value if same else type(value)(found)
+    return value
 
 
 def equations_of_each(eqn: JaxprEqn) -> list[JaxprEqn]:

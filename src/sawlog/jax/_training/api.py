@@ -159,6 +159,7 @@ def through_training(
     bank = RunBank(None if path is None else absolute(path), about)
     budget = Budget(runs, error, seconds, average, is_paired(subset))
     try:
+        bank.check_weights(runner.weights, runs)
         finish_runs(runner, bank, budget, devices, quiet=not progress)
     finally:
         bank.close()

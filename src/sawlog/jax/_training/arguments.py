@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sawlog import _validate
@@ -13,7 +14,7 @@ from sawlog._paths import absolute
 from sawlog.errors import ArgumentError
 from sawlog.jax._training.program import TrainingProgram, from_loss, from_step, takes_key
 from sawlog.jax._training.replay import Replay
-from sawlog.jax._training.run_bank import digest
+from sawlog.jax._training.run_bank import contents, digest
 from sawlog.jax._training.run_data import Epochs, Order, UserBatches, run_keys
 from sawlog.jax._training.runner import Runner
 
@@ -142,7 +143,10 @@ def fingerprint(runner: Runner, data: Any, queries: Any) -> dict[str, Any]:
     weights = runner.weights(0)
     start, inputs, _ = runner.begin(0, weights)
     batch = jax.tree.map(lambda x: np.asarray(x[:1]), data)
-    jaxpr = jax.make_jaxpr(runner.program.advance)(start, batch, inputs.weights[:1], inputs.keys[0])
+    given = start, batch, inputs.weights[:1], inputs.keys[0]
+    step = jax.make_jaxpr(runner.program.advance)(*given)
+    along = [jnp.ones_like(leaf)[None] for leaf in start[0]]
+    back = jax.make_jaxpr(runner.program.pull_back)(*given, along)  # has custom derivatives
     model = runner.program.model(runner.program.layout.join(start))
     one = () if queries is None else (jax.tree.map(lambda x: np.asarray(x[:1]), queries),)
     arrays, static = jax.tree.flatten(model)
@@ -155,11 +159,11 @@ def fingerprint(runner: Runner, data: Any, queries: Any) -> dict[str, Any]:
 
     metric = jax.make_jaxpr(measured)([a for a, n in zip(arrays, numeric, strict=True) if n], *one)
     return {
-        "format": 2,
+        "format": 3,
         "data": digest(data),
         "queries": digest(queries),
-        "program": digest(str(jaxpr), jaxpr.consts, start),
-        "metric": digest(str(metric), metric.consts),
+        "program": digest(start, *contents(step), *contents(back)),
+        "metric": digest(*contents(metric)),
         "batches": digest(inputs.order),
         "subset": digest(weights),
         "seed": int(runner.seed),

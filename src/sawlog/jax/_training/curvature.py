@@ -45,7 +45,7 @@ class EndInfluence:
         self._compiled = jax.jit(self._scores)
 
     def scores(self, last: Arrays, slopes: list[Any]) -> np.ndarray | None:
-        """Return scores of each damping, ``[3, q, n]``, or None if there are none.
+        """Return scores of each damping, ``[3, q, n]``, NaN if some are not finite; or None.
 
         Args:
             last: The last state of the run.
@@ -54,7 +54,7 @@ class EndInfluence:
         if not self.possible(last, len(slopes[0])):
             return None
         found = np.asarray(self._compiled(last, slopes, self._data))
-        return found if np.isfinite(found).all() else None
+        return found if np.isfinite(found).all() else np.full_like(found, np.nan)
 
     def possible(self, last: Arrays, queries: int) -> bool:
         """Return whether the losses are known, and the gradients small enough."""

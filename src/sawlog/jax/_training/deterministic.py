@@ -58,13 +58,20 @@ def _same_bits(x: Any, y: Any) -> Any:
     return jnp.all(same)
 
 
+def names_of_different(one: Arrays, other: Arrays, layout: StateLayout) -> list[str]:
+    """Return the paths of the arrays of two states that differ."""
+    return [f"state{name}" for name, _, _ in _different(one, other, layout)]
+
+
+def _different(one: Arrays, other: Arrays, layout: StateLayout) -> list[tuple[str, Any, Any]]:
+    names = [name for part in layout.arrays_names() for name in part]
+    pairs = zip(names, [*one[0], *one[1]], [*other[0], *other[1]], strict=True)
+    return [(name, x, y) for name, x, y in pairs if not bool(_same_bits(x, y))]
+
+
 def _differences(recorded: Arrays, again: Arrays, layout: StateLayout) -> str:
     found = []
-    names = [name for part in layout.arrays_names() for name in part]
-    pairs = zip([*recorded[0], *recorded[1]], [*again[0], *again[1]], strict=True)
-    for name, (x, y) in zip(names, pairs, strict=True):
-        if bool(_same_bits(x, y)):
-            continue
+    for name, x, y in _different(recorded, again, layout):
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             found.append(f"{name} is another key")
             continue

@@ -21,6 +21,9 @@ import jax.numpy as jnp
 from sawlog.errors import ArgumentError
 from sawlog.jax._training.safe_roots import with_safe_roots
 from sawlog.jax._training.states import Arrays, StateLayout, check_precision
+from sawlog.jax._training.stops import chooses_gradients, with_stops_followed
+
+PullBack = Callable[[Arrays, Any, Any, Any, list[Any]], tuple[list[Any], Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +35,9 @@ class TrainingProgram:
         begin: ``begin(key)`` returns the user's state before the first step.
         advance: One step.
         pull_back: The derivative of one step, from its end to its start, for all queries.
+        by_reverse: The same, if ``pull_back`` is only right where the gradient of the loss is its
+            derivative.
+        doubtful: Whether it may not be, for the arguments of ``advance``.
         model: ``model(state)`` returns what metrics take: the parameters, or the whole state.
         losses: ``losses(arrays, batch) -> [B]`` is the loss of each example, if it is known.
         trained: How many arrays of the state are parameters: the first ones with a derivative.
@@ -40,10 +46,12 @@ class TrainingProgram:
     layout: StateLayout
     begin: Callable[[Any], Any]
     advance: Callable[[Arrays, Any, Any, Any], Arrays]
-    pull_back: Callable[[Arrays, Any, Any, Any, list[Any]], tuple[list[Any], Any]]
+    pull_back: PullBack
     model: Callable[[Any], Any]
     losses: Callable[[Arrays, Any], Any] | None = None
     trained: int = 0
+    by_reverse: PullBack | None = None
+    doubtful: Callable[[Arrays, Any, Any, Any], bool] = lambda *_: False
 
     def start(self, key: Any) -> Arrays:
         """Return the arrays before the first step."""
@@ -71,9 +79,7 @@ def from_step(step: Callable[..., Any], init: Callable[[Any], Any], key: Any) ->
         more = (step_key,) if keyed else ()
         return layout.split(step(layout.join(arrays), batch, weights, *more))
 
-    return TrainingProgram(
-        layout, init, advance, _reverse(with_safe_roots(advance)), lambda state: state
-    )
+    return TrainingProgram(layout, init, advance, _reverse(advance), lambda state: state)
 
 
 def from_loss(
@@ -122,7 +128,7 @@ def from_loss(
         grads = jax.grad(total)(trained, weights, rest, batch, step_key)
         return apply(grads, arrays)
 
-    safe = with_safe_roots(apply)
+    safe = with_safe_roots(with_stops_followed(apply))
 
     def pull_back(
         arrays: Arrays, batch: Any, weights: Any, step_key: Any, cotangents: list[Any]
@@ -151,6 +157,10 @@ def from_loss(
     def losses(arrays: Arrays, batch: Any) -> Any:
         return loss(layout.join(arrays)[0], batch)
 
+    def doubtful(arrays: Arrays, batch: Any, weights: Any, step_key: Any) -> bool:
+        trained, rest = parts(arrays)
+        return chooses_gradients(lambda own: total(own, weights, rest, batch, step_key), trained)
+
     return TrainingProgram(
         layout,
         begin,
@@ -159,6 +169,8 @@ def from_loss(
         lambda state: state[0],
         None if keyed else losses,  # with dropout, each example would need a key
         own.kinds.count(0),
+        _reverse(advance),
+        doubtful,
     )
 
 
@@ -172,6 +184,7 @@ def _add_to_params(
 
 def _reverse(advance: Callable[..., Arrays]) -> Callable[..., tuple[list[Any], Any]]:
     """Return the derivative of a step by reverse mode."""
+    advance = with_safe_roots(with_stops_followed(advance))
 
     def pull_back(
         arrays: Arrays, batch: Any, weights: Any, step_key: Any, cotangents: list[Any]

@@ -12,6 +12,7 @@ import numpy as np
 from sawlog.errors import ArgumentError
 from sawlog.jax._training.program import TrainingProgram
 from sawlog.jax._training.states import Arrays
+from sawlog.jax._training.stops import with_stops_followed
 
 
 class Queries:
@@ -62,4 +63,4 @@ class Queries:
                 return self._all(arrays, None)[row]
             return self._all(arrays, jax.tree.map(lambda x: x[row][None], queries))[0]
 
-        return jax.vmap(jax.grad(one), in_axes=(None, 0))(last[0], rows)
+        return jax.vmap(jax.grad(with_stops_followed(one)), in_axes=(None, 0))(last[0], rows)

@@ -26,7 +26,8 @@ class RunInputs:
     """What one run is trained on.
 
     Args:
-        order: The indices of the examples of each batch, ``[T, B]``; -1 in empty places.
+        order: The indices of the examples of each batch, ``[T, B]``. Empty places have ``-1 - i``,
+            and the data of example ``i``, with weight 0.
         weights: The weight of each example, ``[n]``.
         keys: A random key for each step, ``[T]``.
     """
@@ -52,16 +53,23 @@ class Replay:
 
     def __init__(self, program: TrainingProgram, data: Any, by_hand: bool = False) -> None:
         self.program, self.by_hand = program, by_hand
+        self._pull_back = program.pull_back
         self.data = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), data)
         # Recorded and replayed by one compiled function: others could round differently.
         self._forward = self._loop if by_hand else jax.jit(self._scan, static_argnums=4)
         self._backward = jax.jit(self._reverse, static_argnums=6, donate_argnums=(1, 2))
 
+    def reverse(self) -> None:
+        """Read further runs backwards by the derivative that is right for any gradient."""
+        assert self.program.by_reverse is not None
+        self._pull_back = self.program.by_reverse
+
     # -- forwards -----------------------------------------------------------------------------
 
-    def _batch(self, data: Any, weights: Any, rows: Any) -> tuple[Any, Any]:
+    def batch(self, data: Any, weights: Any, rows: Any) -> tuple[Any, Any]:
+        """Return the data and the weights of a batch."""
         there = rows >= 0
-        safe = jnp.where(there, rows, 0)
+        safe = jnp.where(there, rows, -1 - rows)
         return jax.tree.map(lambda x: x[safe], data), jnp.where(there, weights[safe], 0)
 
     def _advance(self, arrays: Arrays, batch: Any, weights: Any, key: Any) -> Arrays:
@@ -76,7 +84,7 @@ class Replay:
         """Return the state after some steps, and the states before each of them."""
 
         def body(arrays: Arrays, step: tuple[Any, Any]) -> tuple[Arrays, Arrays]:
-            batch, own = self._batch(data, inputs[1], step[0])
+            batch, own = self.batch(data, inputs[1], step[0])
             return self._advance(arrays, batch, own, step[1]), arrays
 
         return jax.lax.scan(body, arrays, _part(inputs, begin, length))
@@ -87,21 +95,25 @@ class Replay:
         before = []
         for step in range(begin, begin + length):
             before.append(arrays)
-            batch, own = self._batch(data, inputs[1], inputs[0][step])
+            batch, own = self.batch(data, inputs[1], inputs[0][step])
             arrays = self._advance(arrays, batch, own, inputs[2][step])
         return arrays, jax.tree.map(lambda *leaves: jnp.stack(leaves), *before)
 
-    def train(self, arrays: Arrays, inputs: RunInputs, plan: ReplayPlan) -> Arrays:
-        """Return the state after the last step."""
+    def train(
+        self, arrays: Arrays, inputs: RunInputs, plan: ReplayPlan, data: Any = None
+    ) -> Arrays:
+        """Return the state after the last step, also on other data."""
         for segment in range(plan.segments):
-            arrays, _ = self._segment(arrays, inputs, plan, segment)
+            arrays, _ = self.segment(arrays, inputs, plan, segment, data)
         return arrays
 
-    def _segment(
-        self, arrays: Arrays, inputs: RunInputs, plan: ReplayPlan, segment: int
+    def segment(
+        self, arrays: Arrays, inputs: RunInputs, plan: ReplayPlan, segment: int, data: Any = None
     ) -> tuple[Arrays, Arrays]:
+        """Return the state after a segment, and the states before each of its steps."""
         begin, end = plan.span(segment)
-        return self._forward(arrays, inputs.arrays, self.data, begin, end - begin)
+        own = self.data if data is None else data
+        return self._forward(arrays, inputs.arrays, own, begin, end - begin)
 
     # -- backwards ----------------------------------------------------------------------------
 
@@ -120,8 +132,8 @@ class Replay:
         def body(carry: tuple[list[Any], Any], step: Any) -> tuple[tuple[list[Any], Any], None]:
             cotangents, scores = carry
             arrays, rows, key = step
-            batch, own = self._batch(data, inputs[1], rows)
-            cotangents, slopes = self.program.pull_back(arrays, batch, own, key, cotangents)
+            batch, own = self.batch(data, inputs[1], rows)
+            cotangents, slopes = self._pull_back(arrays, batch, own, key, cotangents)
             slopes = jnp.where(rows >= 0, slopes, 0).astype(scores.dtype)
             return (cotangents, scores.at[:, jnp.where(rows >= 0, rows, 0)].add(slopes)), None
 
@@ -154,7 +166,7 @@ class Replay:
             if action == "advance":
                 arrays = kept.get(first)
                 for segment in range(first, second):
-                    arrays, _ = self._segment(arrays, inputs, plan, segment)
+                    arrays, _ = self.segment(arrays, inputs, plan, segment)
                 kept.put(second, arrays)
             elif action == "drop":
                 recording.forget(first)
@@ -162,7 +174,7 @@ class Replay:
                 start = kept.get(first)
                 before = recording.inside.get(first)
                 if before is None or first == plan.segments - 1:
-                    again, before = self._segment(start, inputs, plan, first)
+                    again, before = self.segment(start, inputs, plan, first)
                     if recording.complete:  # do not wait for the answer
                         checks.append((first, equal(ends, again)))
                     else:
@@ -178,7 +190,7 @@ class Replay:
                 progress()
         for segment, same in checks:
             if not bool(same):
-                again, _ = self._segment(kept.get(segment), inputs, plan, segment)
+                again, _ = self.segment(kept.get(segment), inputs, plan, segment)
                 refuse(recording.end_of(segment), again, self.program.layout, plan.span(segment))
         return np.stack(parts)
 
@@ -233,7 +245,7 @@ class Recording:
             if segment in self._marks:
                 checkpoints.put(segment, arrays)
                 self._there.add(segment)
-            arrays, before = replay._segment(arrays, inputs, plan, segment)
+            arrays, before = replay.segment(arrays, inputs, plan, segment)
             if plan.every:
                 self.inside[segment] = before
         self.last = arrays

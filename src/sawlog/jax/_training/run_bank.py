@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import numpy as np
 from sawlog import store
 from sawlog.errors import ArgumentError
 from sawlog.influence._averages._average import Average, average
+from sawlog.jax._compat import subjaxprs
+from sawlog.jax._training.replay import PARTS
 from sawlog.jax._training.runner import RunScores
 
 _ARRAYS = ("parts", "metrics", "weights")
@@ -64,11 +68,10 @@ class RunBank:
             rows = reader.gather(ids)
             for at, run in enumerate(ids):
                 parts, metrics, weights = (np.array(rows[name][at]) for name in _ARRAYS)
-                own = len(parts) - int(rows[_GUESSES][at])
+                known = len(parts) - int(rows[_GUESSES][at])
+                own, guesses = trimmed(parts[:known]), parts[known:]
                 seconds = float(rows["seconds"][at])
-                self._runs[run] = RunScores(
-                    run, parts[:own], parts[own:], metrics, weights, seconds
-                )
+                self._runs[run] = RunScores(run, own, guesses, metrics, weights, seconds)
 
     def __contains__(self, run: int) -> bool:
         return run in self._runs
@@ -78,10 +81,12 @@ class RunBank:
 
     def put(self, result: RunScores) -> None:
         """Keep a run; durable when this returns, if there is a store."""
+        result = dataclasses.replace(result, parts=trimmed(result.parts))
         self._runs[result.run] = result
         if self._writer is not None:
             rows = {name: getattr(result, name)[None] for name in _ARRAYS}
-            rows["parts"] = np.concatenate([result.parts, result.guesses])[None]
+            parts = padded(result.parts, PARTS)
+            rows["parts"] = np.concatenate([parts, result.guesses.astype(parts.dtype)])[None]
             rows[_GUESSES] = np.array([len(result.guesses)])
             self._writer.append([result.run], {**rows, "seconds": np.array([result.seconds])})
             self._writer.flush()
@@ -94,15 +99,38 @@ class RunBank:
         """Average the finished runs below ``runs``."""
         done = self.results(runs)
         guesses = None
-        if all(len(each.guesses) for each in done):
+        if all(len(each.guesses) and np.isfinite(each.guesses).all() for each in done):
             guesses = np.stack([each.guesses for each in done])
         present = np.stack([each.weights > 0 for each in done])
-        return average(np.stack([each.parts for each in done]), kind, paired, guesses, present)
+        most = max(len(each.parts) for each in done)
+        parts = np.stack([padded(each.parts, most) for each in done])
+        return average(parts, kind, paired, guesses, present)
+
+    def check_weights(self, weights_of: Callable[[int], np.ndarray], runs: int) -> None:
+        """Raise if finished runs were trained on other weights than these."""
+        for each in self.results(runs):
+            if not np.array_equal(each.weights, weights_of(each.run)):
+                raise ArgumentError(
+                    f"`subset` has other weights for run {each.run} than the store. Hint: give "
+                    "another path, or remove the folder."
+                )
 
     def close(self) -> None:
         """Close the store."""
         if self._writer is not None:
             self._writer.close()
+
+
+def padded(parts: np.ndarray, count: int) -> np.ndarray:
+    """Return parts with zeros at the end: short runs have fewer parts."""
+    zeros = np.zeros((count - len(parts), *parts.shape[1:]), parts.dtype)
+    return np.concatenate([parts, zeros])
+
+
+def trimmed(parts: np.ndarray) -> np.ndarray:
+    """Return parts without the zeros at the end."""
+    used = np.flatnonzero(parts.any((1, 2)))
+    return parts[: used.max(initial=0) + 1]
 
 
 def digest(*trees: Any) -> str:
@@ -117,6 +145,19 @@ def digest(*trees: Any) -> str:
             found.update(f"{array.dtype}{array.shape}".encode())
             found.update(np.ascontiguousarray(array).tobytes())
     return found.hexdigest()
+
+
+def contents(jaxpr: Any) -> list[Any]:
+    """Return a program as its text and its constants, also those of the programs inside."""
+    return [str(jaxpr), *_constants(jaxpr)]
+
+
+def _constants(jaxpr: Any) -> list[Any]:
+    found = list(getattr(jaxpr, "consts", ()))
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        for inner in subjaxprs(eqn.params):
+            found += _constants(inner)
+    return found
 
 
 def _plain(leaf: Any) -> Any:

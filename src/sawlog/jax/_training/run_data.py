@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -97,9 +98,9 @@ def subset_weights(subset: Any, count: int, run: int, seed: int) -> np.ndarray:
         return np.ones(count)
     if callable(subset):
         return _checked(np.asarray(subset(run), float), count)
-    if not isinstance(subset, (int, float)):
-        return _checked(np.asarray(subset, float)[run], count)
-    share = _validate.fraction("subset", subset)
+    if not is_share(subset):
+        return _checked(_row(np.asarray(subset, float), run), count)
+    share = _validate.fraction("subset", float(subset))
     paired = is_paired(subset)
     random = np.random.default_rng([seed, 7, run // 2 if paired else run])
     chosen = random.permutation(count)[: max(1, round(share * count))]
@@ -110,7 +111,22 @@ def subset_weights(subset: Any, count: int, run: int, seed: int) -> np.ndarray:
 
 def is_paired(subset: Any) -> bool:
     """Return whether two successive runs have complementary halves of the data."""
-    return isinstance(subset, float) and subset == 0.5
+    return is_share(subset) and float(subset) == 0.5
+
+
+def is_share(subset: Any) -> bool:
+    """Return whether a subset is given as a share of the data."""
+    return isinstance(subset, numbers.Real) and not isinstance(subset, bool)
+
+
+def _row(weights: np.ndarray, run: int) -> np.ndarray:
+    if weights.ndim != 2 or run >= len(weights):
+        raise ArgumentError(
+            f"`subset` must be a share, a function, None, or an array of weights [runs, n] with a "
+            f"row for run {run}; got the shape {weights.shape}."
+        )
+    row: np.ndarray = weights[run]
+    return row
 
 
 def _checked(weights: np.ndarray, count: int) -> np.ndarray:

@@ -12,13 +12,20 @@ import jax
 import numpy as np
 
 from sawlog.errors import ArgumentError
+from sawlog.jax._training import step_checks
 from sawlog.jax._training.checkpoints import Checkpoints, InFolder, InMemory
 from sawlog.jax._training.curvature import EndInfluence
 from sawlog.jax._training.deterministic import check_final
 from sawlog.jax._training.program import TrainingProgram
 from sawlog.jax._training.queries import Queries
 from sawlog.jax._training.replay import Recording, Replay, RunInputs
-from sawlog.jax._training.run_data import Order, run_inputs, run_keys, subset_weights
+from sawlog.jax._training.run_data import (
+    Order,
+    is_share,
+    run_inputs,
+    run_keys,
+    subset_weights,
+)
 from sawlog.jax._training.schedule import ReplayPlan, plan_for
 from sawlog.jax._training.states import Arrays
 
@@ -37,7 +44,7 @@ class RunScores:
         parts: Minus ``n`` times the derivative by the weights, ``[a, q, n]``: what each part of
             the run contributes, the last steps first. Their sum is the score.
         guesses: Scores of influence functions at the last state and those of further trainings,
-            ``[k, q, n]``, or none, with ``k = 0``.
+            ``[k, q, n]``, NaN if they are not finite; or none, with ``k = 0``.
         metrics: The metric of each query at the end of the run, ``[q]``.
         weights: The weight of each example, ``[n]``.
         seconds: How long it took.
@@ -89,6 +96,8 @@ class Runner:
     spill: Path | None
     final_state: Any = None
     guess: bool = False
+    _looked: bool = dataclasses.field(default=False, init=False)
+    _absent: bool = dataclasses.field(default=False, init=False)
 
     def on(self, device: Any) -> Runner:
         """Return a runner whose arrays are on another device."""
@@ -111,7 +120,7 @@ class Runner:
         """Train one run without reading it backwards; return the metrics of the queries."""
         start, inputs, plan = self.begin(run, weights)
         last = self.replay.train(start, inputs, plan)
-        return np.asarray(self._asked(last).values(last, self._asked(last).queries))
+        return self._metrics(last)
 
     def run(self, run: int, progress: Callable[[], None] = lambda: None) -> RunScores:
         """Train one run and read it backwards."""
@@ -124,6 +133,7 @@ class Runner:
             if run == 0 and self.final_state is not None:
                 check_final(self.final_state, recording.last, self.program.layout)
             asked = self._asked(recording.last)
+            self._check_steps(start, inputs, plan, recording.last)
             lasts = [recording.last, *self._further(run, recording.last, asked.count)]
             parts, guesses = [], []
             for first in range(0, asked.count, self._together(start, asked.count)):
@@ -132,7 +142,7 @@ class Runner:
                     guesses.append(self._guessed(lasts, first, end))
                 slopes = asked.cotangents(recording.last, first, end)
                 parts.append(self.replay.derivatives(recording, slopes, progress))
-            metrics = np.asarray(asked.values(recording.last, asked.queries))
+            metrics = self._metrics(recording.last)
         finally:
             checkpoints.close()
         scores = -self.count * np.concatenate(parts, 1)
@@ -145,13 +155,30 @@ class Runner:
             guessed = np.concatenate(known, 1)
         return RunScores(run, scores, guessed, metrics, weights, time.monotonic() - begun)
 
+    def _check_steps(
+        self, start: Arrays, inputs: RunInputs, plan: ReplayPlan, last: Arrays
+    ) -> None:
+        """Look once how steps are differentiated, and at the first run with weights of 0."""
+        if not self._looked:
+            self._looked = True
+            if step_checks.needs_reverse(self.replay, [start, last], inputs):
+                self.replay.reverse()
+        if not self._absent:
+            self._absent = step_checks.check_absent(
+                self.replay, start, inputs, plan, last, self._metrics
+            )
+
+    def _metrics(self, last: Arrays) -> np.ndarray:
+        asked = self._asked(last)
+        return np.asarray(asked.values(last, asked.queries))
+
     def _further(self, run: int, last: Arrays, queries: int) -> list[Arrays]:
         """Return the last states of two further trainings for influence functions, if cheap.
 
         They differ from each other and from the run in seeds and halves of the data. Influence
         functions at three last states are less noisy than at one.
         """
-        drawn = self.subset is None or isinstance(self.subset, (int, float))
+        drawn = self.subset is None or is_share(self.subset)
         if not self.guess or not drawn or queries < MANY_QUERIES:
             return []
         if not self._end_influence().possible(last, queries):
@@ -168,8 +195,8 @@ class Runner:
             self._end_influence().scores(last, self._asked(last).cotangents(last, first, end))
             for last in lasts
         ]
-        known = [each for each in found if each is not None]
-        return None if found[0] is None else np.mean(known, 0)
+        known = [each for each in found[1:] if each is not None and np.isfinite(each).all()]
+        return None if found[0] is None else np.mean([found[0], *known], 0)
 
     def _end_influence(self) -> EndInfluence:
         if not hasattr(self, "_ends"):
