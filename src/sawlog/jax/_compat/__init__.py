@@ -143,6 +143,7 @@ from sawlog.jax._compat.values import explicit_sharding as explicit_sharding
 from sawlog.jax._compat.values import has_tangent as has_tangent
 from sawlog.jax._compat.values import instantiate_zero as instantiate_zero
 from sawlog.jax._compat.values import is_abstract as is_abstract
+from sawlog.jax._compat.values import is_array as is_array
 from sawlog.jax._compat.values import is_jax_value as is_jax_value
 from sawlog.jax._compat.values import is_reference as is_reference
 from sawlog.jax._compat.values import is_tracer as is_tracer

@@ -40,6 +40,12 @@ def is_tracer(value: Any) -> bool:
     return isinstance(value, private.core.Tracer)
 
 
+def is_array(value: Any) -> bool:
+    """Return whether a value, or a type, is an array: no reference, no type that is not JAX's."""
+    aval = value if isinstance(value, private.core.AbstractValue) else private.core.typeof(value)
+    return isinstance(aval, private.core.ShapedArray)
+
+
 def is_reference(value: Any) -> bool:
     """Return whether a value, or a type, is a reference to an array that can be changed."""
     aval: Any = (

@@ -71,6 +71,8 @@ def _open(primitive: Any, inside: Inside, own_rules: bool = False) -> None:
     def instead(operands: Sequence[Any], params: dict[str, Any], differentiated: bool) -> Any:
         if not is_listening() or lowering_marks.drops() or (own_rules and differentiated):
             return None
+        if not all(map(_compat.is_array, operands)):
+            return None  # values of other types are known when the program is lowered
         constants = [None if _compat.is_tracer(x) else x for x in operands]
         values = [x for x in operands if _compat.is_tracer(x)]
         fun = inside(primitive, params)
@@ -151,7 +153,6 @@ if _compat.call_hi_primitive_p is not None:
 #: Primitives whose functions are traced when bound or differentiated, or run on the host.
 _HARMLESS = frozenset(
     {
-        "call_hi_primitive",
         "custom_jvp_call",
         "custom_lin",
         "custom_vjp_call",
@@ -177,6 +178,8 @@ def hides_functions(eqn: Any, seen: dict[int, tuple[Any, bool]]) -> bool:
 
 
 def _hides_own_function(eqn: Any) -> bool:
+    if eqn.primitive is _compat.call_hi_primitive_p:  # not opened where an operand is no array
+        return not all(_compat.is_array(atom.aval) for atom in eqn.invars)
     known = eqn.primitive.name in _HARMLESS or eqn.primitive in _opened
     return not known and any(map(_holds_function, eqn.params.values()))
 
@@ -190,8 +193,8 @@ def check_hidden_functions(eqn: Any) -> None:
         UnsupportedPrimitiveError: such a function logs.
     """
     if _hides_own_function(eqn):
-        types = [arrays.type_of(atom.aval) for atom in eqn.invars]
         try:
+            types = [arrays.type_of(atom.aval) for atom in eqn.invars]
             with not_listening():
                 jax.jit(lambda *values: _compat.bind_equation(eqn, values)).lower(*types)
         except UnsupportedPrimitiveError:
