@@ -154,5 +154,7 @@ from sawlog.jax._compat.values import lane_aval as lane_aval
 from sawlog.jax._compat.values import make_varying as make_varying
 from sawlog.jax._compat.values import mesh_of as mesh_of
 from sawlog.jax._compat.values import mesh_of_type as mesh_of_type
+from sawlog.jax._compat.values import on_device as on_device
 from sawlog.jax._compat.values import typeof as typeof
+from sawlog.jax._compat.values import unreduced_axes as unreduced_axes
 from sawlog.jax._compat.values import varying_axes as varying_axes

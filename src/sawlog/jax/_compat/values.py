@@ -91,6 +91,20 @@ def explicit_sharding(value: Any) -> Any:
     return jax.sharding.NamedSharding(mesh, sharding.spec)
 
 
+def unreduced_axes(value: Any) -> tuple[str, ...]:
+    """Return the mesh axes over which the parts of an array have not been added up yet."""
+    sharding = explicit_sharding(value)
+    return () if sharding is None else tuple(sorted(map(str, sharding.spec.unreduced)))
+
+
+def on_device(value: Any) -> Any:
+    """Return a traced array in the memory of the device; it may be in that of the host."""
+    space = getattr(private.core.typeof(value), "memory_space", None)
+    if space != jax.memory.Space.Host:
+        return value
+    return jax.device_put(value, jax.memory.Space.Device)
+
+
 def mesh_of(value: Any) -> Any:
     """Return the mesh in the type of a traced array; None for other values, or without a mesh."""
     return mesh_of_type(private.core.typeof(value)) if is_tracer(value) else None
