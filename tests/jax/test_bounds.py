@@ -316,6 +316,31 @@ def test_export_of_a_bounded_program() -> None:
     assert logs.dropped["k"] == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, [0, 1, 2, 3, 4]),
+        ({"reduce": "mean"}, 2),
+        ({"window": 2}, [3, 4]),
+        ({"capacity": 3}, [0, 1, 2]),
+        ({"capacity": 9, "interval": 2}, [0, 2, 4]),
+    ],
+    ids=str,
+)
+def test_export_of_a_loop_of_symbolic_length(options: dict[str, Any], kept: Any) -> None:
+    def f(xs):
+        lax.scan(lambda _, x: (None, sawlog.log("k", x, step=x)), None, xs)
+
+    (length,) = jax.export.symbolic_shape("n")
+    like = jax.ShapeDtypeStruct((length,), f32)
+    _, logs = jax.export.export(jax.jit(sawlog.spool(f, **options)))(like).call(
+        np.arange(5, dtype=f32)
+    )
+    close(logs["k"], f32(kept))
+    with pytest.raises(UnsupportedLoopError, match="capacity="):
+        jax.export.export(jax.jit(sawlog.spool(f, interval=2)))(like)
+
+
 def test_logs_of_lanes_in_while_are_the_lanes_of_spool() -> None:
     """The law: spool(vmap(f)) is vmap(spool(f)), with the axes swapped."""
     xs = np.array([1, 4, 24], f32)

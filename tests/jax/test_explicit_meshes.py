@@ -13,6 +13,7 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 import sawlog
+from sawlog.errors import LogValueError
 
 from .cases.explicit import M48, line, placed, square
 from .mesh_helpers import OPTIONS, ROWS, STEPS, collectives, context, halve, some, spec_of, train
@@ -95,3 +96,18 @@ def test_loop_of_unknown_length(chosen: dict, expected: Any, entered: bool) -> N
         _, logs = sawlog.spool(halve, **chosen)(x)
     np.testing.assert_allclose(logs["x"], expected, rtol=1e-6)
     assert spec_of(logs["x"])[-2:] == ("x", "y")
+
+
+@pytest.mark.parametrize("transform", [sawlog.spool, lambda f: sawlog.tap(f, lambda logs: None)])
+def test_a_sum_that_is_not_reduced_is_refused(transform: Callable) -> None:
+    """Each device has a term; no array of numpy could hold them."""
+
+    def fun(x, w):
+        y = jnp.dot(x, w, out_sharding=P(None, None, unreduced={"x"}))
+        sawlog.log({"y": y})
+        return jax.sharding.reshard(y, P(None, None))
+
+    x = placed(np.ones((2, 4), np.float32), square(), None, "x")
+    w = placed(np.ones((4, 2), np.float32), square(), "x", None)
+    with jax.set_mesh(square()), pytest.raises(LogValueError, match="not reduced over 'x'.*Hint"):
+        transform(fun)(x, w)

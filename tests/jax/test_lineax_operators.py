@@ -59,6 +59,33 @@ def test_mapped_and_tapped() -> None:
     np.testing.assert_allclose(sawlog.spool(fun, argnames="w")(B)[0], expected, rtol=1e-4)
 
 
+DERIVATIVES = {
+    "grad": jax.grad,
+    "jit": lambda f: jax.jit(jax.grad(jax.jit(f))),
+    "jvp": lambda f: lambda x: jax.jvp(f, (x,), (jnp.float32(1),))[1],
+    "checkpoint": lambda f: jax.grad(jax.checkpoint(f)),
+}
+
+
+@pytest.mark.parametrize("derivative", DERIVATIVES)
+@pytest.mark.parametrize("solver", [lx.LU(), lx.GMRES(1e-6, 1e-6)], ids=["LU", "GMRES"])
+def test_the_operator_is_differentiated(solver: Any, derivative: str) -> None:
+    """The derivative evaluates the operator at the solution, which is not logged."""
+
+    def fun(scale):
+        def apply(v):
+            sawlog.log({"v": v})
+            return scale * jnp.array(MATRIX) @ v
+
+        operator = lx.FunctionLinearOperator(apply, jax.eval_shape(lambda: B))
+        return lx.linear_solve(operator, B, solver).value.sum()
+
+    forward = sawlog.spool(fun, capacity=32)(jnp.float32(2))[1]["v"]
+    slope, logs = sawlog.spool(DERIVATIVES[derivative](fun), capacity=32)(jnp.float32(2))
+    np.testing.assert_allclose(slope, -np.linalg.solve(MATRIX, B).sum() / 4, rtol=1e-4)
+    np.testing.assert_allclose(logs["v"], forward, rtol=1e-6)
+
+
 # --- implicit differentiation, which solves for a tangent -----------------------------------------
 
 

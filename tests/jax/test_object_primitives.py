@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from jax import numpy as jnp
 from jax.experimental import hijax
 
 import sawlog
+from sawlog.errors import UnsupportedPrimitiveError
 
 from .test_masked_rules import RAN, backwards, branch
 
@@ -173,3 +175,90 @@ def test_a_staged_root() -> None:
         _, logs = sawlog.spool(lambda a, way=way: jax.jvp(way(root), (a,), (1.0,)))(2.0)
         assert set(logs) == {"residual", "tangent"}
         assert np.squeeze(logs["tangent"]) == -1
+
+
+# --- types of one's own ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A value that JAX does not know."""
+
+    one: Any
+    two: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class PairType(hijax.HiType):
+    """The type of a :class:`Pair`."""
+
+    of: Any
+
+    def lo_ty(self):
+        return [self.of, self.of]
+
+    def lower_val(self, pair):
+        return [pair.one, pair.two]
+
+    def raise_val(self, one, two):
+        return Pair(one, two)
+
+
+class Joined(HiPrim):
+    """A pair of x and its double."""
+
+    def __init__(self, aval: Any) -> None:
+        self.in_avals, self.out_aval, self.params = (aval,), PairType(aval), {}
+        super().__init__()
+
+    def expand(self, x):
+        return Pair(x, 2 * x)
+
+
+class Added(HiPrim):
+    """The sum of a pair."""
+
+    def __init__(self, aval: Any) -> None:
+        self.in_avals, self.out_aval, self.params = (PairType(aval),), aval, {}
+        super().__init__()
+
+    def expand(self, pair):
+        return pair.one + pair.two
+
+
+class AddedWithLog(Added):
+    """The same with a log, which JAX calls when the program is lowered."""
+
+    def expand(self, pair):
+        sawlog.log("one", pair.one)
+        return super().expand(pair)
+
+
+def through_a_pair(added: Any) -> Any:
+    def fun(x):
+        kind = jax.typeof(x)
+        y = added(kind)(Joined(kind)(x))
+        sawlog.log("y", y)
+        return y
+
+    return fun
+
+
+@pytest.mark.parametrize("way", STAGED)
+def test_logs_beside_types_of_ones_own(way: str) -> None:
+    fun = STAGED[way](through_a_pair(Added))
+    out, logs = sawlog.spool(fun)(THREE)
+    assert out == 9
+    assert np.squeeze(logs["y"]) == 9
+    assert sawlog.tap(fun, lambda logs: None)(THREE) == 9
+
+
+@pytest.mark.parametrize("transform", [sawlog.spool, lambda f: sawlog.tap(f, lambda logs: None)])
+@pytest.mark.parametrize("used", [True, False])
+def test_a_log_that_only_lowering_sees_is_an_error(transform: Any, used: bool) -> None:
+    def fun(x):
+        y = through_a_pair(AddedWithLog)(x)
+        return y if used else x
+
+    with pytest.raises(UnsupportedPrimitiveError, match=r"'one' at .*test_object_primitives"):
+        transform(fun)(THREE)

@@ -99,3 +99,25 @@ def test_a_reference_is_not_changed_twice() -> None:
     """Nothing can evaluate such a function a second time for its logs."""
     with pytest.raises(UnsupportedPrimitiveError, match=r"jax\.Ref.*test_references.*Hint"):
         jax.grad(lambda x: sawlog.spool(keeping_the_gradient)(x)[0])(1.0)
+
+
+def halved(x: Any) -> Any:
+    """A reference that a loop changes, beside values that are differentiated."""
+    ref = jax.new_ref(lax.stop_gradient(x))
+
+    def body(carry: Any, i: Any) -> Any:
+        ref[...] = ref[...] * 0.5
+        sawlog.log({"ref": ref[...], "carry": carry}, step=i)
+        return carry * 2, ref[...]
+
+    carry, refs = lax.scan(body, x, jnp.arange(3))
+    return carry * refs.sum()
+
+
+@pytest.mark.parametrize("policy", [None, jax.checkpoint_policies.everything_saveable])
+def test_recomputed_loops_with_references(policy: Any) -> None:
+    fun = jax.grad(jax.checkpoint(halved, policy=policy))
+    slope, logs = sawlog.spool(fun)(2.0)
+    assert slope == jax.jit(fun)(2.0) == 14
+    np.testing.assert_array_equal(logs["ref"], [1, 0.5, 0.25])
+    np.testing.assert_array_equal(logs["carry"], [2, 4, 8])

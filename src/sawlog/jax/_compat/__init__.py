@@ -144,6 +144,7 @@ from sawlog.jax._compat.values import explicit_sharding as explicit_sharding
 from sawlog.jax._compat.values import has_tangent as has_tangent
 from sawlog.jax._compat.values import instantiate_zero as instantiate_zero
 from sawlog.jax._compat.values import is_abstract as is_abstract
+from sawlog.jax._compat.values import is_array as is_array
 from sawlog.jax._compat.values import is_jax_value as is_jax_value
 from sawlog.jax._compat.values import is_reference as is_reference
 from sawlog.jax._compat.values import is_tracer as is_tracer
@@ -154,5 +155,7 @@ from sawlog.jax._compat.values import lane_aval as lane_aval
 from sawlog.jax._compat.values import make_varying as make_varying
 from sawlog.jax._compat.values import mesh_of as mesh_of
 from sawlog.jax._compat.values import mesh_of_type as mesh_of_type
+from sawlog.jax._compat.values import on_device as on_device
 from sawlog.jax._compat.values import typeof as typeof
+from sawlog.jax._compat.values import unreduced_axes as unreduced_axes
 from sawlog.jax._compat.values import varying_axes as varying_axes

@@ -143,7 +143,7 @@ def _as_jit(eqn: Any) -> Any:
         return eqn
     fun = jax.jit(private.core.jaxpr_as_fun(eqn.params["call_jaxpr"]))
     traced = trace_flat(fun, [v.aval for v in eqn.invars], "scan").eqns[-1]
-    return eqn.replace(primitive=traced.primitive, params=traced.params, effects=traced.effects)
+    return eqn.replace(primitive=traced.primitive, params=traced.params)
 
 
 def wrap_while_recomputation(silence: Callable[[dict], dict]) -> None:

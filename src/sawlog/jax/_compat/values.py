@@ -40,6 +40,12 @@ def is_tracer(value: Any) -> bool:
     return isinstance(value, private.core.Tracer)
 
 
+def is_array(value: Any) -> bool:
+    """Return whether a value, or a type, is an array: no reference, no type that is not JAX's."""
+    aval = value if isinstance(value, private.core.AbstractValue) else private.core.typeof(value)
+    return isinstance(aval, private.core.ShapedArray)
+
+
 def is_reference(value: Any) -> bool:
     """Return whether a value, or a type, is a reference to an array that can be changed."""
     aval: Any = (
@@ -83,6 +89,20 @@ def explicit_sharding(value: Any) -> Any:
     if isinstance(value, jax.Array) and not is_tracer(value):
         mesh = getattr(value.sharding, "mesh", mesh)
     return jax.sharding.NamedSharding(mesh, sharding.spec)
+
+
+def unreduced_axes(value: Any) -> tuple[str, ...]:
+    """Return the mesh axes over which the parts of an array have not been added up yet."""
+    sharding = explicit_sharding(value)
+    return () if sharding is None else tuple(sorted(map(str, sharding.spec.unreduced)))
+
+
+def on_device(value: Any) -> Any:
+    """Return a traced array in the memory of the device; it may be in that of the host."""
+    space = getattr(private.core.typeof(value), "memory_space", None)
+    if space != jax.memory.Space.Host:
+        return value
+    return jax.device_put(value, jax.memory.Space.Device)
 
 
 def mesh_of(value: Any) -> Any:

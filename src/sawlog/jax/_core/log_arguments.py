@@ -100,8 +100,11 @@ def _for_lanes(step: Any, mask: Any) -> Any:
 
 
 def _as_array(value: Any) -> Any:
-    """Return a strongly typed array: ``1`` and ``int32(1)`` have the same type."""
-    array = jnp.asarray(value)
+    """Return a strongly typed array: ``1`` and ``int32(1)`` have the same type.
+
+    It is in the memory of the device, where logs meet masks and states.
+    """
+    array = _compat.on_device(jnp.asarray(value))
     return lax.convert_element_type(array, array.dtype) if _compat.is_weak(array) else array
 
 
@@ -158,6 +161,11 @@ def _check_value(value: Any, what: str, where: str) -> None:
         raise LogValueError(
             f"log at {where}: {what} has the type {type(value).__name__}, which JAX does not "
             "support. Hint: log arrays, Python numbers, PRNG keys or pytrees of those."
+        )
+    if axes := _compat.unreduced_axes(value):
+        raise LogValueError(
+            f"log at {where}: {what} is not reduced over {', '.join(map(repr, axes))}: each device "
+            "has a term of it. Hint: log jax.sharding.reshard(x, spec), with the spec of the sum."
         )
 
 

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import PyTreeDef
 
-from sawlog.errors import LogMismatchError
+from sawlog.errors import LogMismatchError, UnsupportedLoopError
 from sawlog.jax._core import arrays
 from sawlog.jax._core.site import Site, as_written
 
@@ -75,8 +75,19 @@ class Stream:
     info: StreamInfo
 
     @property
+    def symbolic(self) -> bool:
+        """Whether the number of entries is a symbolic dimension of ``jax.export``."""
+        return self.info.stacked and not isinstance(self.leaves[0].shape[0], int)
+
+    @property
     def size(self) -> int:
         """The number of entries, masked ones included."""
+        if self.symbolic:
+            raise UnsupportedLoopError(
+                f"The log at {self.info.where} is in a loop whose length is a symbolic dimension "
+                "of jax.export, and its number of entries must be known here. Hint: export a "
+                "program in which that length is known, or leave the log out by argnames=."
+            )
         return int(self.leaves[0].shape[0]) if self.info.stacked else 1
 
     def written(self, steps: Sequence[Any] | None = None) -> tuple[Any, ...]:

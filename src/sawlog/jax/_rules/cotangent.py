@@ -83,7 +83,7 @@ def _transpose(cotangents: Any, *operands: Any, site: Site) -> Any:
     count = _count(site)
     steps = operands[count:]
     if is_listening() and not all(map(_compat.is_zero, cotangents)):
-        flowing = [_compat.instantiate_zero(cotangent) for cotangent in cotangents]
+        flowing = [_compat.on_device(_compat.instantiate_zero(each)) for each in cotangents]
         if site.measure is not None:
             flowing = [site.measure(cotangent, site.batch) for cotangent in flowing]
             site = dataclasses.replace(site, measure=None)

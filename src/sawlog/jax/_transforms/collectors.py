@@ -340,8 +340,14 @@ def plan(
 def _collector(
     stream: Stream, like: Stream, reduction: Reduction | None, limits: Limits
 ) -> Collector | None:
-    info, size = stream.info, stream.size
-    interval = limits.interval_of(info.key)
+    info, interval = stream.info, limits.interval_of(stream.info.key)
+    if stream.symbolic:  # a dimension of jax.export is like a loop of unknown length, but for one
+        options = (reduction, limits.window, limits.capacity.of(info.key))
+        if interval == 1 and all(option is None for option in options):
+            return None
+        info = dataclasses.replace(info, unbounded=info.unbounded or info.where)
+        like = dataclasses.replace(like, info=dataclasses.replace(info, stacked=False))
+    size = 1 if stream.symbolic else stream.size
     common: dict[str, Any] = {"like": like, "size": size, "interval": interval}
     if reduction is not None and limits.window is None:
         return ReductionCollector(**common, reduction=reduction)
