@@ -233,3 +233,21 @@ def test_store_exists(tmp_path):
         pass
     with store.open(sink.path) as reader:
         assert (reader.names, reader.meta) == ((), {"seed": 2})
+
+
+@pytest.mark.parametrize("length", [10, (1 << 16) - 60, 1 << 16, 3 << 16])
+@pytest.mark.parametrize("before", [1, 3000])
+def test_a_torn_line_of_a_large_file(tmp_path, length, before):
+    """The last line is searched from the end, block by block."""
+    path = tmp_path / "run.jsonl"
+    with KINDS["jsonl"](path) as sink:
+        for step in range(before):
+            sink.write(one(float(step), step=step))
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"name": "x", "value": "' + b"a" * length)
+    with pytest.warns(UserWarning, match="was cut, probably by a crash"):
+        KINDS["jsonl"](path).close()
+    assert path.read_bytes() == whole
+    path.write_bytes(whole.removesuffix(b"\n"))  # only the line break is missing
+    KINDS["jsonl"](path).close()
+    assert path.read_bytes() == whole
