@@ -21,7 +21,7 @@ from sawlog.huggingface import (
 from sawlog.huggingface._callback import _check_rows
 from sawlog.huggingface._content_ids import row_hash
 from sawlog.huggingface._extract import TrainerLogs, _Examples
-from sawlog.huggingface._padding import position_mask
+from sawlog.huggingface._padding import is_padded_otherwise, position_mask
 from sawlog.huggingface._sent_ids import WIDTH, decoded_ids, encoded_ids
 from sawlog.influence import Ranking, Scores
 from sawlog.run_files._options import read
@@ -134,6 +134,39 @@ def test_all_numbers_of_a_log_are_metrics(tmp_path):
         "norm": [2.0],
     }
     assert memory.records["loss"].steps["step"].tolist() == [5]
+
+
+def test_a_trainer_gets_back_what_was_its_own(monkeypatch):
+    detached, closed = [], []
+    monkeypatch.setattr(_callback, "detach", detached.append)
+    callback = SawlogCallback("t")
+    trainer = SimpleNamespace(training_step=1, compute_loss=2, other=3)
+    callback._trainer, callback._loader = trainer, "loader"
+    callback.capture = SimpleNamespace(close=lambda: closed.append(1))
+    for _ in range(2):
+        callback._stop()
+    assert vars(trainer) == {"other": 3}
+    assert (detached, closed, callback.capture) == (["loader"], [1], None)
+
+
+def test_ids_begin_anew_with_each_epoch():
+    callback, state = SawlogCallback("t"), SimpleNamespace(epoch=2.0)
+    callback.on_epoch_begin(None, state, None)  # nothing is captured
+    restarted = []
+    callback.capture = Noting()
+    callback._ids = SimpleNamespace(restart=lambda: restarted.append(1))
+    callback.on_epoch_begin(None, state, None)
+    assert (restarted, callback._epoch) == ([1], 2)
+
+
+def test_everything_is_written_with_a_checkpoint(monkeypatch):
+    flushed = []
+    callback = SawlogCallback("t")
+    monkeypatch.setattr(callback._metrics, "flush", lambda: flushed.append("metrics"))
+    callback.on_save(None, None, None)
+    callback.capture = SimpleNamespace(flush=lambda: flushed.append("rows"))
+    callback.on_save(None, None, None)
+    assert flushed == ["metrics", "metrics", "rows"]
 
 
 @pytest.mark.parametrize("examples", [1, 2, 3])
@@ -317,6 +350,27 @@ def test_a_mask_of_other_rows_says_nothing():
     assert position_mask(trainer, {"attention_mask": mask[0]}, 5) is None
     assert position_mask(trainer, {"attention_mask": [1]}, 1) is None
     assert position_mask(trainer, {"mask": mask}, 4, "mask") is mask
+
+
+@pytest.mark.parametrize(
+    ("keys", "two", "unknown"),
+    [
+        ([], False, False),
+        (["attention_mask"], False, False),
+        (["attention_mask"], True, True),
+        (["decoder_attention_mask"], False, True),
+        (["chosen_attention_mask", "rejected_attention_mask"], False, True),
+        (["mask"], True, False),
+    ],
+)
+def test_which_masks_say_nothing_of_all_layers(keys, two, unknown):
+    config = SimpleNamespace(is_encoder_decoder=two)
+    trainer = SimpleNamespace(
+        model=SimpleNamespace(config=config),
+        accelerator=SimpleNamespace(unwrap_model=lambda model: model),
+    )
+    batch = {"input_ids": torch.zeros(4, 5), **{key: torch.ones(4, 5) for key in keys}}
+    assert is_padded_otherwise(trainer, batch, 4) is unknown
 
 
 # -- ids and scores -------------------------------------------------------------------------------

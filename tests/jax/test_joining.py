@@ -211,3 +211,20 @@ def test_logs_without_a_mask_were_all_logged(first: bool) -> None:
     joined = own + other if first else other + own
     rows = [[False, True], [True, True]]
     np.testing.assert_array_equal(joined.mask["x"], rows if first else rows[::-1])
+
+
+@pytest.mark.parametrize("mode", ["mean", "last", "max"])
+def test_entries_of_lanes_in_lanes_are_reduced_one_by_one(mode: str) -> None:
+    def f(x: Any) -> Any:
+        def body(c: Any, i: Any) -> Any:
+            sawlog.log({"x": x * i}, step=i)
+            return c, None
+
+        return jax.lax.scan(body, 0, jnp.arange(1.0, 5.0))[0]
+
+    xs = jnp.arange(6.0).reshape(2, 3)
+    _, logs = sawlog.spool(jax.vmap(jax.vmap(f)))(xs)
+    times = {"mean": 2.5, "last": 4.0, "max": 4.0}[mode]
+    np.testing.assert_allclose(logs.reduce(mode)["x"], times * xs)
+    _, logs = jax.vmap(sawlog.spool(jax.vmap(f)))(xs)
+    np.testing.assert_allclose(logs.reduce(mode)["x"], times * xs)

@@ -229,3 +229,51 @@ def test_histograms_count_all_that_is_not_finite(values):
 def test_integers_beyond_those_of_javascript_are_texts(number):
     assert exact({"a": [number, number // 256]}) == {"a": [str(number), number // 256]}
     assert exact(True) is True
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ({"damping": {"a": 0.3, "b": 0.1, "c": 0.2}}, {"damping": [0.1, 0.3]}),
+        ({"damping": None}, {"damping": None, "same_weights": None, "weights": []}),
+        (
+            {"weights": {"train": ["w"], "queries": ["w"]}},
+            {"same_weights": True, "weights": ["w"]},
+        ),
+        (
+            {"weights": {"train": ["w", "v"], "queries": ["w"]}},
+            {"same_weights": False, "weights": ["v", "w"]},
+        ),
+        ({"weights": {"train": [], "queries": []}}, {"same_weights": None}),
+        ({"mode": "dot", "curvature": "ekfac"}, {"predicts": True}),
+        ({"mode": "dot"}, {"predicts": False, "method": "unknown"}),
+        ({"curvature": "ekfac"}, {"predicts": False, "mode": "unknown"}),
+        ({"examples": 7}, {"examples": 7}),
+    ],
+)
+def test_what_is_known_of_scores(about, said):
+    scores = Scores(np.array(["q"]), np.arange(3), np.ones((1, 3)), about=about)
+    found = _attribution.trust(_attribution.ScoredRun("some", scores))
+    assert {name: found[name] for name in said} == said
+
+
+@pytest.mark.parametrize(("mode", "sums"), [("dot", True), ("cosine", False), ("l2", False)])
+def test_sums_are_those_of_dot_products(mode, sums):
+    """A distance has no harmful side, and neither cosines nor distances are added up."""
+    examples = {n: Example(text=f"t{n}", fields={"kind": "ab"[n % 2]}) for n in range(4)}
+    data = SimpleNamespace(
+        get=lambda ids: {each: examples[each] for each in ids}, batches=lambda: [examples]
+    )
+    values = np.array([[-4.0, -1.0, -3.0, -2.0], [2.0, -3.0, 0.0, 1.0]])
+    scores = Scores(np.array(["p", "q"]), np.arange(4), values, about={"mode": mode})
+    part = _attribution.attribution_part(_attribution.ScoredRun("some", scores, data))
+    assert ("overall" in part) is sums
+    assert all(("groups" in query) is sums for query in part["queries"])
+    sides = [
+        [[row["id"] for row in q[side]] for side in ("helpful", "harmful")] for q in part["queries"]
+    ]
+    if mode == "l2":
+        assert sides == [[[1, 3, 2, 0], []], [[0, 3, 2, 1], []]]
+    else:
+        assert sides == [[[], [0, 2, 3, 1]], [[0, 3], [1]]]
+    assert set(part["examples"]) == {"0", "1", "2", "3"}

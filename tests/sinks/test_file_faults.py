@@ -251,3 +251,20 @@ def test_a_torn_line_of_a_large_file(tmp_path, length, before):
     path.write_bytes(whole.removesuffix(b"\n"))  # only the line break is missing
     KINDS["jsonl"](path).close()
     assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_file_is_free_once_it_is_closed(tmp_path, kind):
+    """Also where a forked process holds it open, and the lock with it."""
+    path = tmp_path / f"run.{kind}"
+    sink = KINDS[kind](path)
+    sink.write(one(1.0, step=0))
+    held = os.dup(sink._file._descriptor)
+    try:
+        with pytest.raises(StoreExistsError, match="is being written to by another sink"):
+            KINDS[kind](path)
+        sink.close()
+        with KINDS[kind](path) as again:
+            again.write(one(2.0, step=1))
+    finally:
+        os.close(held)
