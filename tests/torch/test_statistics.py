@@ -69,7 +69,7 @@ def test_sums_of_covariances_have_the_precision_that_was_asked_for(tmp_path, pre
         wanted, found = flat.T @ flat / 7, run.statistics.covariance(name)
         error = np.abs(np.squeeze(found) - wanted).max() / np.abs(wanted).max()
         assert error < (1e-13 if precision == "float64" else 1e-5)
-        assert (error < 1e-13) is (precision == "float64")
+        assert bool(error < 1e-13) is (precision == "float64")
 
 
 def close(found, expected, rtol=1e-8, atol=1e-12):

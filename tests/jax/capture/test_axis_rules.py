@@ -353,6 +353,20 @@ def test_several_operands(name):
     check(fun, shapes, axes, wanted)
 
 
+BEYOND = np.array([3, 4, 5])  # all of them are the last example
+PAIRS = np.array([[0, 1], [1, 2]])
+TOGETHER |= {
+    "beyond the end": ([[E, 4]], [0], lambda x: x.at[BEYOND].get(mode="clip"), MIXED),
+    "some beyond the end": ([[E, 4]], [0], lambda x: x.at[BEYOND[:2]].get(mode="clip"), MIXED),
+    "pairs of examples": ([[E, 4]], [0], lambda x: x[PAIRS], MIXED),
+    "other rows than columns": (
+        [[E, 4], [4, E]],
+        [0, 1],
+        lambda x, y: jnp.zeros((9, E)).at[lax.convert_element_type(x[:, 0], int)].add(y[:E]),
+        MIXED,
+    ),
+    "rows with columns": ([[E, E], [E, E]], [0, 1], lambda x, y: x.at[:2].add(y[:2]), MIXED),
+}
 LOOKUPS = {
     "of a table": ([[E, 2]], [0], lambda i: jnp.arange(40.0).reshape(10, 4)[i], FOLLOWED),
     "of a column": ([[2, E]], [1], lambda i: jnp.arange(40.0).reshape(4, 10)[:, i], FOLLOWED),
@@ -364,6 +378,12 @@ LOOKUPS = {
     ),
     "of all": ([[E, 10], [E]], [0, 0], lambda x, i: jnp.sin(x)[:, i], MIXED),
     "of another": ([[10, 4], [E]], [None, 0], lambda x, i: jnp.sin(x)[i], FOLLOWED),
+    "of what is known in part": (
+        [[E, 4], [E]],
+        [0, None],
+        lambda x, i: jnp.sin(x)[jnp.concatenate([np.array([0, 1]), i[:1] % E])],
+        MIXED,
+    ),
     "of what is not known": ([[E, 4], [E]], [0, None], lambda x, i: jnp.sin(x)[i % E], MIXED),
 }
 

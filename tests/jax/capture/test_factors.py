@@ -15,7 +15,6 @@ from tests.jax.capture.oracle import assert_equal, assert_pairs, gradients
 SHAPES = {
     "clip": (6, 2),
     "fill": (6, 2),
-    "wrap": (6, 2),
     "column": (2, 6),
     "two": (3, 4, 5),
     "other": (3, 5, 4),
@@ -26,6 +25,8 @@ SHAPES = {
     "turned": (4, 1),
     "kernel": (2, 5, 3),
     "grouped": (2, 1, 6),
+    "wide": (1, 3),
+    "high": (4, 1),
 }
 
 
@@ -34,7 +35,6 @@ def uses(p, batch):
     x, ids = batch["x"], batch["ids"]
     yield p["clip"].at[ids].get(mode="clip")
     yield p["fill"].at[ids].get(mode="fill", fill_value=0.5)
-    yield p["wrap"].at[ids].get(mode="wrap")
     yield jnp.moveaxis(p["column"].at[:, ids].get(mode="clip"), 1, 0)
     yield lax.dot_general(x, p["two"], (((2, 1), (0, 1)), ((), ())))
     yield lax.dot_general(x, p["other"], (((1, 2), (2, 0)), ((), ())))
@@ -43,6 +43,9 @@ def uses(p, batch):
     yield x @ (2 * p["transposed"]).T
     yield x * jnp.broadcast_to(p["spread"], (4, 3))
     yield x * jnp.broadcast_to(p["turned"], (4, 3)).T.T
+    both = jnp.broadcast_to(p["wide"], (4, 3)) * jnp.broadcast_to(p["high"], (4, 3))
+    yield x * jnp.tanh(both)
+    yield jnp.swapaxes(x, 1, 2) * jnp.broadcast_to(p["wide"], (4, 3)).T
     numbers = lax.ConvDimensionNumbers((0, 2, 1), (1, 2, 0), (0, 2, 1))
     yield lax.conv_general_dilated(x, p["kernel"], (2,), ((1, 0),), None, None, numbers)
     pairs = lax.ConvDimensionNumbers((0, 2, 1), (2, 1, 0), (0, 2, 1))
