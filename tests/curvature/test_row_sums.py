@@ -7,7 +7,7 @@ import pytest
 
 from sawlog.curvature import ConjugateGradients
 from sawlog.curvature._damping import Sampled, Spectrum
-from sawlog.curvature._layer import Kronecker
+from sawlog.curvature._layer import Kronecker, decomposed, without_rounding
 from sawlog.curvature._row_sums import (
     OuterProducts,
     RotatedSquares,
@@ -161,3 +161,13 @@ def test_gradients_of_zeros_need_no_products():
     solved = exact.solve_all({"w": np.zeros((2, 4))}, damping=0.5)["w"]
     np.testing.assert_array_equal(solved, np.zeros((2, 4)))
     assert exact.residual == 0.0
+
+
+def test_small_eigenvalues_are_no_rounding_errors():
+    """Only those within the precision of the greatest one are."""
+    values = np.array([[1.0, 1e-12, 1e-17, -1e-12], [1e-12, 1e-20, 1e-30, 0.0]])
+    wanted = np.where(np.abs(values) > 1e-15 * values[:, :1], values, 0.0)
+    np.testing.assert_array_equal(without_rounding(values), wanted)
+    low, basis = decomposed(np.diag([1e-12, 1.0, 1e-18]))
+    np.testing.assert_allclose(low, [0.0, 1e-12, 1.0], rtol=1e-9, atol=0)
+    np.testing.assert_allclose(np.abs(basis) @ low, [1e-12, 1.0, 0.0], rtol=1e-9)

@@ -277,3 +277,22 @@ def test_sums_are_those_of_dot_products(mode, sums):
     else:
         assert sides == [[[], [0, 2, 3, 1]], [[0, 3], [1]]]
     assert set(part["examples"]) == {"0", "1", "2", "3"}
+
+
+def test_tables_of_a_store_and_of_rows_are_shown(tmp_path):
+    """Of a plain store as of the rows of a run, and not of its scores."""
+    with sawlog.store.create(tmp_path / "plain") as writer:
+        writer.append([1, 2], {"x": np.ones((2, 3))})
+    rows_of(tmp_path / "run", np.ones((4, 3)))
+    for part in ("scores", "data"):
+        with sawlog.store.create(tmp_path / "run" / part / "own") as writer:
+            writer.append([1], {"x": np.ones(1)})
+    source = PageSource([tmp_path])
+    found = {
+        run.name: [
+            (each["store"], each["tables"][0]["rows"])
+            for each in source.part(f"store/{run.id}")["tables"]
+        ]
+        for run in source.runs.values()
+    }
+    assert found == {"plain": [(".", 2)], "run": [("logs/whole-float32", 4)]}

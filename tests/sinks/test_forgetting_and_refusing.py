@@ -5,12 +5,18 @@ import os
 import numpy as np
 import pytest
 
-from sawlog.errors import LogMismatchError, SinkTimeoutError, StoreClosedError
+import sawlog.store
+from sawlog.errors import (
+    LogMismatchError,
+    SinkTimeoutError,
+    StoreClosedError,
+    StoreExistsError,
+)
 from sawlog.records import Entries, Records
-from sawlog.sinks import AsyncError, MemorySink, Timeout
+from sawlog.sinks import AsyncError, MemorySink, StoreSink, Timeout
 from sawlog.sinks import _async as own
 
-from .failing import Failing, Slow
+from .failing import Failing, Slow, within
 
 
 def one(i):
@@ -136,3 +142,54 @@ def test_memory_does_not_change_with_the_arrays_of_the_program():
     found = sink.records["x"]
     assert (found.values.tolist(), found.steps["step"].tolist()) == ([1.0, 1.0], [0, 1])
     assert found.mask.tolist() == [True, True]
+
+
+def test_a_full_queue_behind_a_failure_does_not_wait_for_room():
+    """The thread may be late: whoever writes then hears of the failure all the same."""
+    sink = Failing("write")
+    queue = own._Queue(sink, most=2)
+    queue.stop()
+    queue._worker = LateWorker()
+    queue.put(one(0))
+    queue._worker.tasks.pop(0)()  # fails
+    queue._waiting.extend([one(1), one(2)])
+    caught = []
+
+    def put():
+        with pytest.raises(AsyncError) as error:
+            queue.put(one(3))
+        caught.append(numbers(error.value.refused))
+
+    within(put, 20)
+    assert caught == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("meta", "fits"),
+    [
+        (None, True),
+        ({}, True),
+        ({"a": 1, "b": [2, 3]}, True),
+        ({"b": (2, 3), "a": 1}, True),  # as it is on disk
+        ({"a": 1}, False),
+        ({"a": 1, "b": [2, 3], "c": 4}, False),
+        ({"a": 1, "b": [3, 2]}, False),
+    ],
+)
+def test_a_store_is_continued_with_its_metadata(tmp_path, meta, fits):
+    StoreSink(tmp_path / "s", meta={"a": 1, "b": (2, 3)}).close()
+    if fits:
+        StoreSink(tmp_path / "s", meta=meta).close()
+        return
+    with pytest.raises(StoreExistsError, match="cannot continue with"):
+        StoreSink(tmp_path / "s", meta=meta)
+    with sawlog.store.open(tmp_path / "s", "append"):  # it is not left open
+        pass
+
+
+def test_a_store_that_was_empty_does_not_append(tmp_path):
+    for appends in (False, True, True):
+        sink = StoreSink(tmp_path / "s")
+        assert sink.appends is appends
+        sink.write(one(1))
+        sink.close()
