@@ -10,9 +10,9 @@ import pytest
 
 import sawlog.store
 from sawlog.cli import _compare, _sync, main
-from sawlog.cli._scoring import damping_of
+from sawlog.cli._scoring import damping_of, score_cell
 from sawlog.cli._sync import Sync
-from sawlog.cli._sync_state import SyncState
+from sawlog.cli._sync_state import SyncState, default_folder
 from sawlog.curvature import Relative, Typical
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries
@@ -169,3 +169,109 @@ def test_names_that_are_compared(tmp_path, capsys):
         else:
             (found,) = json.loads(said).values()
             assert set(found["last"]) == names
+
+
+def test_settings_of_any_run_count():
+    """Also those that the first run does not have."""
+    runs = [
+        SimpleNamespace(config={"same": 1}),
+        SimpleNamespace(config={"same": 1}),
+        SimpleNamespace(config={"same": 1, "own": 2}),
+    ]
+    assert _compare._varied(runs) == ["own"]
+    assert _compare._varied(runs[:2]) == []
+
+
+@pytest.mark.parametrize("damaged", [[], [0], [1], [0, 1]])
+def test_a_damaged_run_is_told_by_the_exit_code(tmp_path, monkeypatch, capsys, damaged):
+    monkeypatch.setattr(_compare, "run_summary", lambda path: summary_of(path, damaged))
+    monkeypatch.setattr(_compare, "_last_values", lambda summary: {"loss": 1.0})
+    for number in range(2):
+        make_run(tmp_path / f"run-{number}")
+    for options in ([], ["--json"]):
+        code = main(["compare", *(str(tmp_path / f"run-{n}") for n in range(2)), *options])
+        assert code == (1 if damaged else 0)
+        assert "loss" in capsys.readouterr().out
+
+
+def summary_of(path, damaged):
+    state = "damaged" if int(path.name[-1]) in damaged else "closed"
+    return SimpleNamespace(path=path, state=state, config={}, series_path=path, problem=None)
+
+
+@pytest.mark.parametrize(
+    ("value", "coloured", "style"),
+    [(2.0, True, "green"), (-2.0, True, "red"), (0.0, True, ""), (2.0, False, "")],
+)
+def test_colours_of_scores(value, coloured, style):
+    found = score_cell(value, coloured)
+    assert found.style == style
+    assert float(found.plain) == value
+
+
+class Opened:
+    """In place of a tracker's sink: what it was opened with."""
+
+    run_id = "fresh"
+
+    def __init__(self, *args, **options):
+        self.args, self.options = args, options
+
+
+def test_a_run_of_a_tracker_is_continued(tmp_path, monkeypatch):
+    """By the id that MLflow gave, or by that of the store, which other stores do not have."""
+    for name in ("MLflowSink", "TrackioSink", "WandbSink"):
+        monkeypatch.setattr(_sync, name, Opened)
+    store = "0123456789abcdef" * 3
+
+    def opened(to, state):
+        base = dataclasses.replace(arguments(tmp_path), to=to)
+        return _sync._open_sink(base, "run", {"lr": 1}, store, state)
+
+    state = SyncState(tmp_path / "state", store, "there")
+    found = opened("mlflow", state)
+    assert (found.args, found.options) == (
+        ("p",),
+        {"name": "run", "config": {"lr": 1}, "run_id": None},
+    )
+    again = SyncState(tmp_path / "state", store, "there")
+    assert (again.run_id, again.sent) == ("fresh", {})
+    assert opened("mlflow", again).options["run_id"] == "fresh"
+    for to, more in (("trackio", {}), ("wandb", {"id": store[:32]})):
+        found = opened(to, state)
+        assert found.args == ("p", "run")
+        assert found.options == {"config": {"lr": 1}, "resume": "allow", **more}
+
+
+@pytest.mark.parametrize("given", [None, "here"])
+def test_where_it_is_remembered_what_was_sent(tmp_path, monkeypatch, given):
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    base = tmp_path / ".local" / "state"
+    if given is not None:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / given))
+        base = tmp_path / given
+    assert default_folder() == base / "sawlog" / "sync"
+
+
+@pytest.mark.parametrize(("runs", "jobs"), [(5, 2), (3, 3), (7, 3), (4, 9)])
+def test_runs_are_divided_among_processes(tmp_path, monkeypatch, capsys, runs, jobs):
+    """Each run is sent by one of them, also those that are left over."""
+    shares = []
+
+    def in_processes(arguments, found, progress):
+        shares.extend(found)
+        return []
+
+    monkeypatch.setattr(_sync, "_in_processes", in_processes)
+    monkeypatch.setattr(_sync, "_prepare", lambda tracker: None)
+    for number in range(runs):
+        make_run(tmp_path / f"run-{number}")
+    given = [str(tmp_path / f"run-{number}") for number in range(runs)]
+    options = ["--to", "wandb", "--jobs", str(jobs), "--state", str(tmp_path / "state")]
+    assert main(["sync", *given, *options]) == 0
+    capsys.readouterr()
+    assert len(shares) == min(runs, jobs)
+    assert sorted(path.name for share in shares for _, path in share) == [
+        f"run-{number}" for number in range(runs)
+    ]

@@ -1,5 +1,6 @@
 """Every option of the commands that score: in every output, and as the function gets it."""
 
+import contextlib
 import csv
 
 import numpy as np
@@ -170,3 +171,24 @@ def test_examples_whose_scores_are_not_finite_are_kept_if_asked(sawlog_, tmp_pat
     ):
         assert sawlog_(*typed, "--curvature=identity").code == 2
         assert sawlog_(*typed, "--curvature=identity", "--nonfinite=keep").code == 0
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_as_many_processes_as_were_asked_for(sawlog_, stores, monkeypatch, workers):
+    made, given, plain = [], [], influence.attribute
+
+    class Pool(contextlib.nullcontext):
+        def __init__(self, count, mp_context):
+            super().__init__("pool")
+            made.append((count, mp_context.get_start_method()))
+
+    def spy(*args, **options):
+        given.append(options.pop("executor"))
+        return plain(*args, **options)
+
+    monkeypatch.setattr(_attribute, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(_attribute.influence, "attribute", spy)
+    typed = ("attribute", *stores, "--curvature=identity", "--workers", workers, "--json")
+    assert sawlog_(*typed).code == 0
+    assert made == ([(workers, "spawn")] if workers else [])
+    assert given == ["pool" if workers else None]

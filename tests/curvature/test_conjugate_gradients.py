@@ -180,8 +180,8 @@ def test_functions_of_a_curvature(kind):
         "identity": (Curvature("identity", {}), np.zeros((6, 6))),
     }[kind]
     own, basis = np.linalg.eigh(matrix)
-    wanted = ROWS["a"].reshape(5, 6) @ (basis * np.exp(-own)) @ basis.T
-    found = curvature.transform_all({"a": ROWS["a"]}, lambda name, values: np.exp(-values))
+    wanted = ROWS["a"].reshape(5, 6) @ (basis * 3 * np.exp(-own)) @ basis.T
+    found = curvature.transform_all({"a": ROWS["a"]}, lambda name, values: 3 * np.exp(-values))
     np.testing.assert_allclose(found["a"].reshape(5, 6), wanted, rtol=1e-10)
 
 
@@ -203,3 +203,17 @@ def test_a_number_needs_no_products(damping):
     own.added("a")
     own.added("b", {"b": Relative(0.1)})
     assert len(asked) == 1  # the spectrum is that of all layers, and is estimated once
+
+
+@pytest.mark.parametrize("tolerance", [1e-1, 1e-3])
+def test_every_query_is_solved_to_the_tolerance(tolerance):
+    """Many that are solved at once do not make up for one that is not."""
+    matrix = np.diag(np.logspace(0, 4, 12))
+    own = ConjugateGradients(
+        lambda rows: {"w": rows["w"] @ matrix}, {"w": (12,)}, tolerance=tolerance, iterations=200
+    )
+    rows = np.concatenate([np.eye(12)[:1]] * 9 + [np.ones((1, 12))])
+    solved = own.solve_all({"w": rows}, damping=0.0)["w"]
+    left = np.linalg.norm(rows - solved @ matrix, axis=1) / np.linalg.norm(rows, axis=1)
+    assert left.max() <= tolerance
+    assert own.residual == pytest.approx(left.max(), rel=1e-6)

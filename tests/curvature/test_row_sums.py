@@ -7,7 +7,7 @@ import pytest
 
 from sawlog.curvature import ConjugateGradients
 from sawlog.curvature._damping import Sampled, Spectrum
-from sawlog.curvature._layer import Kronecker
+from sawlog.curvature._layer import Kronecker, decomposed, without_rounding
 from sawlog.curvature._row_sums import (
     OuterProducts,
     RotatedSquares,
@@ -124,3 +124,50 @@ def test_a_layer_without_rows_does_not_end_its_block():
     assert found.keys() == {"a", "b", "c"}
     for layer in found.values():
         np.testing.assert_array_equal(layer.values, (rows**2).mean(0))
+
+
+@pytest.mark.parametrize("steps", [(2, 9), (2, 3, 9, 1), (5, 5)])
+def test_parts_that_were_added_in_steps_count_once(steps):
+    """Rows that were kept at first are not sent once more beside their sum."""
+    rows = np.random.default_rng(3).normal(size=(4 + sum(steps), *SHAPE))
+    first, *others = np.split(rows, np.cumsum((4, *steps))[:-1])
+    joined = OuterProducts({"w": SHAPE})
+    joined.add("w", first)
+    own = joined.fresh()
+    for part in others:
+        own.add("w", part)
+    joined.merge(own.data())
+    flat = rows.reshape(len(rows), -1)
+    np.testing.assert_allclose(dense(joined.layers()["w"]), flat.T @ flat / len(flat), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sums_are_in_double_precision(kind):
+    """Squares of half-precision rows would overflow, and those of single precision round."""
+    rows = np.random.default_rng(0).normal(size=(30, *SHAPE)) * 300
+    found, wanted = KINDS[kind](), KINDS[kind]()
+    for dtype in (np.float16, np.float32):
+        add_blocks(found, [{"w": rows.astype(dtype)}])
+        wanted.add("w", rows.astype(dtype).astype(np.float64))
+    one, other = (dense(each.layers()["w"]) for each in (found, wanted))
+    np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12 * np.abs(other).max())
+
+
+def test_gradients_of_zeros_need_no_products():
+    def product(rows):
+        raise AssertionError
+
+    exact = ConjugateGradients(product, {"w": (4,)})
+    solved = exact.solve_all({"w": np.zeros((2, 4))}, damping=0.5)["w"]
+    np.testing.assert_array_equal(solved, np.zeros((2, 4)))
+    assert exact.residual == 0.0
+
+
+def test_small_eigenvalues_are_no_rounding_errors():
+    """Only those within the precision of the greatest one are."""
+    values = np.array([[1.0, 1e-12, 1e-17, -1e-12], [1e-12, 1e-20, 1e-30, 0.0]])
+    wanted = np.where(np.abs(values) > 1e-15 * values[:, :1], values, 0.0)
+    np.testing.assert_array_equal(without_rounding(values), wanted)
+    low, basis = decomposed(np.diag([1e-12, 1.0, 1e-18]))
+    np.testing.assert_allclose(low, [0.0, 1e-12, 1.0], rtol=1e-9, atol=0)
+    np.testing.assert_allclose(np.abs(basis) @ low, [1e-12, 1.0, 0.0], rtol=1e-9)

@@ -259,6 +259,7 @@ def test_random_projections_depend_on_seed_and_name_only():
         random_projection("gaussian", 6, 3, seed=2, name="a"),
         random_projection("gaussian", 6, 3, seed=1, name="b"),
         random_projection("gaussian", 6, 3, seed=-1, name="a"),
+        random_projection("gaussian", 6, 3, seed=2**32 + 1, name="a"),
     ):
         assert not np.allclose(one, other)
 

@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,15 +14,11 @@ from sawlog.huggingface import (
     _arguments,
     _callback,
     _loss,
-    add_scores,
     patch_trainer,
 )
 from sawlog.huggingface._callback import _check_rows
-from sawlog.huggingface._content_ids import row_hash
 from sawlog.huggingface._extract import TrainerLogs, _Examples
-from sawlog.huggingface._padding import position_mask
-from sawlog.huggingface._sent_ids import WIDTH, decoded_ids, encoded_ids
-from sawlog.influence import Ranking, Scores
+from sawlog.huggingface._padding import is_padded_otherwise, position_mask
 from sawlog.run_files._options import read
 from sawlog.sinks import MemorySink
 
@@ -134,6 +129,39 @@ def test_all_numbers_of_a_log_are_metrics(tmp_path):
         "norm": [2.0],
     }
     assert memory.records["loss"].steps["step"].tolist() == [5]
+
+
+def test_a_trainer_gets_back_what_was_its_own(monkeypatch):
+    detached, closed = [], []
+    monkeypatch.setattr(_callback, "detach", detached.append)
+    callback = SawlogCallback("t")
+    trainer = SimpleNamespace(training_step=1, compute_loss=2, other=3)
+    callback._trainer, callback._loader = trainer, "loader"
+    callback.capture = SimpleNamespace(close=lambda: closed.append(1))
+    for _ in range(2):
+        callback._stop()
+    assert vars(trainer) == {"other": 3}
+    assert (detached, closed, callback.capture) == (["loader"], [1], None)
+
+
+def test_ids_begin_anew_with_each_epoch():
+    callback, state = SawlogCallback("t"), SimpleNamespace(epoch=2.0)
+    callback.on_epoch_begin(None, state, None)  # nothing is captured
+    restarted = []
+    callback.capture = Noting()
+    callback._ids = SimpleNamespace(restart=lambda: restarted.append(1))
+    callback.on_epoch_begin(None, state, None)
+    assert (restarted, callback._epoch) == ([1], 2)
+
+
+def test_everything_is_written_with_a_checkpoint(monkeypatch):
+    flushed = []
+    callback = SawlogCallback("t")
+    monkeypatch.setattr(callback._metrics, "flush", lambda: flushed.append("metrics"))
+    callback.on_save(None, None, None)
+    callback.capture = SimpleNamespace(flush=lambda: flushed.append("rows"))
+    callback.on_save(None, None, None)
+    assert flushed == ["metrics", "metrics", "rows"]
 
 
 @pytest.mark.parametrize("examples", [1, 2, 3])
@@ -319,54 +347,22 @@ def test_a_mask_of_other_rows_says_nothing():
     assert position_mask(trainer, {"mask": mask}, 4, "mask") is mask
 
 
-# -- ids and scores -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    "items",
+    ("keys", "two", "unknown"),
     [
-        [{"a": None}, {"a": "None"}],
-        [{"a": 1}, {"a": "1"}, {"a": 1.0}, {"a": True}],
-        [{"a": "x", "b": "y"}, {"a": "y", "b": "x"}, {"a": "x"}, {"c": "x"}],
-        [{"a": [["x"], ["y"]]}, {"a": [["x", "y"], []]}, {"a": [["x", "y"]]}, {"a": ["x", "y"]}],
-        [{"a": {"b": "x"}, "c": "y"}, {"a": {"b": "x", "c": "y"}}, {"a": {}, "b": "x", "c": "y"}],
-        [{"a": [{"b": "x"}, {"c": "y"}]}, {"a": [{"b": "x", "c": "y"}, {}]}],
-        [{"a": np.zeros((2, 3))}, {"a": np.zeros((3, 2))}, {"a": np.zeros(6)}],
-        [{"a": np.zeros(2, np.int64)}, {"a": np.zeros(2)}, {"a": np.zeros(4, np.float32)}],
+        ([], False, False),
+        (["attention_mask"], False, False),
+        (["attention_mask"], True, True),
+        (["decoder_attention_mask"], False, True),
+        (["chosen_attention_mask", "rejected_attention_mask"], False, True),
+        (["mask"], True, False),
     ],
 )
-def test_rows_that_differ_have_other_hashes(items):
-    assert len({row_hash(each) for each in items}) == len(items)
-
-
-@pytest.mark.parametrize("text", ["b" * (WIDTH + 1), "é" * WIDTH, "zero\0"])
-def test_ids_that_cannot_be_sent(text):
-    with pytest.raises(ArgumentError, match="at most 256 bytes"):
-        encoded_ids(np.array(["a", text], object))
-    fits = np.array(["a", "b" * WIDTH, "é" * (WIDTH // 2), ""])
-    assert decoded_ids(encoded_ids(fits).numpy()).tolist() == fits.tolist()
-
-
-class Column:
-    """A dataset of which only the rows are known."""
-
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, name):
-        return {"name": ["c", "a", "b"]}[name]
-
-    def add_column(self, name, values):
-        return name, values
-
-
-def test_scores_as_a_column():
-    values = np.array([[1.0, 2.0, 4.0], [3.0, 8.0, -4.0]])
-    scores = Scores(np.array(["p", "q"]), np.array(["a", "b", "c"]), values)
-    assert add_scores(Column(), scores, data_id="name") == ("influence", [0.0, 2.0, 5.0])
-    one = add_scores(Column(), scores, query="q", data_id="name", column="own")
-    assert one == ("own", [-4.0, 3.0, 8.0])
-    ranking = Ranking(np.array([2, 0, 1]), np.array([3.0, 2.0, 1.0]))
-    assert add_scores(Column(), ranking) == ("influence", [2.0, 1.0, 3.0])
-    with pytest.raises(ArgumentError, match="top scores of each query"):
-        add_scores(Column(), scores.top(2), data_id="name")
+def test_which_masks_say_nothing_of_all_layers(keys, two, unknown):
+    config = SimpleNamespace(is_encoder_decoder=two)
+    trainer = SimpleNamespace(
+        model=SimpleNamespace(config=config),
+        accelerator=SimpleNamespace(unwrap_model=lambda model: model),
+    )
+    batch = {"input_ids": torch.zeros(4, 5), **{key: torch.ones(4, 5) for key in keys}}
+    assert is_padded_otherwise(trainer, batch, 4) is unknown

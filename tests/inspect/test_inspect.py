@@ -1,8 +1,10 @@
 """What stores and runs contain, as plain data: what the command line shows, without it."""
 
+import contextlib
 import dataclasses
 import json
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +12,15 @@ import pytest
 import sawlog
 import sawlog.inspect
 from sawlog.errors import ArgumentError, DamagedStoreError, StoreNotFoundError, UnknownNameError
-from sawlog.inspect import find_stores, row_store, row_stores, store_overview, store_summary
+from sawlog.inspect import (
+    _coverage,
+    find_runs,
+    find_stores,
+    row_store,
+    row_stores,
+    store_overview,
+    store_summary,
+)
 from sawlog.inspect._coverage import coverage_of
 from sawlog.inspect._run_summary import _worst, run_summary
 from sawlog.inspect._values import jsonable
@@ -153,3 +163,31 @@ def test_a_run_was_written_when_its_last_store_was(tmp_path):
     found = run_summary(tmp_path)
     assert (found.written, found.to_json()["written"]) == (5e8, "1985-11-05T00:53:20+00:00")
     assert [*found.stores] == ["metrics", "logs/whole", "scores/asked"]
+
+
+def test_weights_of_stores_that_can_be_read(tmp_path, monkeypatch):
+    """One that cannot be opened hides none of the others."""
+    monkeypatch.setattr(_coverage, "stores_under", lambda folder: list("abcd"))
+    weights = {"b": ["1", "2"], "d": ["2", "3"]}
+
+    def opened(path):
+        if path not in weights:
+            raise DamagedStoreError("cut")
+        return contextlib.nullcontext(weights[path])
+
+    monkeypatch.setattr(_coverage.sawlog.store, "open", opened)
+    monkeypatch.setattr(
+        _coverage, "noted", lambda own: [SimpleNamespace(weights=each) for each in own]
+    )
+    assert _coverage._weights(tmp_path) == ["1", "2", "3"]
+
+
+def test_runs_are_in_natural_order_and_parts_are_none(tmp_path):
+    for name in ("seed-10", "seed-9", "b/seed-1"):
+        sawlog.store.create(tmp_path / name).close()
+    for part in ("scores", "curvature", "examples"):
+        sawlog.store.create(tmp_path / f"a-{part}", meta={part: 1}).close()
+    sawlog.store.create(tmp_path / "run" / "metrics").close()
+    sawlog.store.create(tmp_path / "run" / "logs" / "whole-float32").close()
+    found = [path.relative_to(tmp_path).as_posix() for path in find_runs(tmp_path)]
+    assert found == ["b/seed-1", "run", "seed-9", "seed-10"]

@@ -95,3 +95,12 @@ def test_the_command_shows_it_as_text(tmp_path, capsys):
     main(["show", str(tmp_path / "run")])
     out = capsys.readouterr().out
     assert "error     ValueError: \\x1b[31mred" in out
+
+
+def test_the_first_error_is_the_reason(tmp_path):
+    writer = sawlog.store.create(tmp_path / "s")
+    writer.fail(Stopped("first"))
+    writer.fail(ValueError("because of it"))
+    writer.fail()
+    writer.close()
+    assert told(tmp_path)[1] == "Stopped: first"

@@ -1,6 +1,7 @@
 """``sawlog.concat`` and ``logs + more``: put together when looked at, nothing compiled."""
 
 import pickle
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -160,3 +161,70 @@ def test_a_key_that_was_never_logged_is_still_known_afterwards(settled, how) -> 
         assert joined["x"].shape == (0,)
     for joined in (how(nothing, some), how(some, nothing)):
         assert np.ravel(joined["x"]).tolist() == [3.0]
+
+
+def lanes_of(start: float) -> Any:
+    """Three entries of each of two lanes, of a ``vmap`` around ``spool``."""
+
+    def f(x: Any) -> None:
+        for i in range(3):
+            sawlog.log({"x": x + i}, step=i)
+
+    return jax.vmap(sawlog.spool(f))(jnp.array([start, start + 10]))[1]
+
+
+@pytest.mark.parametrize("on_host", [False, True])
+def test_logs_of_lanes_are_joined_lane_by_lane(on_host: bool) -> None:
+    both = lanes_of(0.0), lanes_of(100.0)
+    one, two = (jax.device_get(each) if on_host else each for each in both)
+    joined = one + two
+    wanted = [[0, 1, 2, 100, 101, 102], [10, 11, 12, 110, 111, 112]]
+    np.testing.assert_array_equal(joined["x"], wanted)
+    np.testing.assert_array_equal(joined.steps["step"]["x"], [[0, 1, 2] * 2] * 2)
+
+
+def test_steps_of_other_names_do_not_fit() -> None:
+    one = sawlog.spool(lambda x: sawlog.log("x", x, step=0))(1.0)[1]
+    two = sawlog.spool(lambda x: sawlog.log("x", x, epoch=0))(1.0)[1]
+    with pytest.raises(errors.LogMismatchError, match=r"steps is \['step'\].*\['epoch'\]"):
+        (one + two)["x"]
+
+
+def test_steps_are_joined_by_their_names() -> None:
+    one = sawlog.spool(lambda x: sawlog.log("x", x, step=1, epoch=2))(1.0)[1]
+    two = sawlog.spool(lambda x: sawlog.log("x", x, epoch=4, step=3))(1.0)[1]
+    joined = one + two
+    np.testing.assert_array_equal(joined.steps["step"]["x"], [1, 3])
+    np.testing.assert_array_equal(joined.steps["epoch"]["x"], [2, 4])
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_logs_without_a_mask_were_all_logged(first: bool) -> None:
+    def masked(xs: Any) -> None:
+        sawlog.log("x", xs, where=xs > 1)
+
+    def plain(xs: Any) -> None:
+        sawlog.log("x", xs)
+
+    xs = jnp.array([0.0, 2.0])
+    own, other = (sawlog.spool(jax.vmap(f))(xs)[1] for f in (masked, plain))
+    joined = own + other if first else other + own
+    rows = [[False, True], [True, True]]
+    np.testing.assert_array_equal(joined.mask["x"], rows if first else rows[::-1])
+
+
+@pytest.mark.parametrize("mode", ["mean", "last", "max"])
+def test_entries_of_lanes_in_lanes_are_reduced_one_by_one(mode: str) -> None:
+    def f(x: Any) -> Any:
+        def body(c: Any, i: Any) -> Any:
+            sawlog.log({"x": x * i}, step=i)
+            return c, None
+
+        return jax.lax.scan(body, 0, jnp.arange(1.0, 5.0))[0]
+
+    xs = jnp.arange(6.0).reshape(2, 3)
+    _, logs = sawlog.spool(jax.vmap(jax.vmap(f)))(xs)
+    times = {"mean": 2.5, "last": 4.0, "max": 4.0}[mode]
+    np.testing.assert_allclose(logs.reduce(mode)["x"], times * xs)
+    _, logs = jax.vmap(sawlog.spool(jax.vmap(f)))(xs)
+    np.testing.assert_allclose(logs.reduce(mode)["x"], times * xs)

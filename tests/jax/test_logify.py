@@ -96,3 +96,25 @@ def test_logify_of_a_branch() -> None:
 
     close(sawlog.logify(f)(2.0)[1].asdict(), {"up": {"replace": 2.0}})
     close(sawlog.logify(f)(-2.0)[1].asdict(), {"down": {"sum": -2.0}})
+
+
+def test_a_log_that_asks_to_be_appended_keeps_its_entries() -> None:
+    """Also a single one: an entry has an axis of its own, wherever it was logged."""
+
+    def f(x: Any) -> Any:
+        sawlog.log("one", x, reduction="append")
+        sawlog.log("last", x)
+        sawlog.log("last", x + 1)
+        return lax.scan(
+            lambda c, x: ((sawlog.log("many", x, reduction="append"), c)[1], None), x, XS
+        )[0]
+
+    _, logs = sawlog.logify(f)(jnp.float32(3))
+    wanted = {"one": {"append": np.array([3.0])}, "many": {"append": XS}, "last": {"replace": 4.0}}
+    close(logs.asdict(), wanted)
+    assert logs["one"].shape == (1,)
+    lanes = jnp.arange(2.0)
+    for way in (jax.vmap(sawlog.logify(f)), sawlog.logify(jax.vmap(f))):
+        _, logs = way(lanes)
+        close(np.squeeze(logs["one"]), lanes)
+        assert logs["one"].ndim == 2

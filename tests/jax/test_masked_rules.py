@@ -259,3 +259,49 @@ def test_roots() -> None:
     np.testing.assert_array_equal(slope, [1, 1, 1])
     np.testing.assert_array_equal(logs.mask["residual"], [RAN] * 3)
     np.testing.assert_array_equal(logs["residual"][:, RAN], [[0, 0], [1, 3], [1, 3]])
+
+
+@pytest.mark.parametrize("moves", [(True, False), (False, True), (True, True)])
+def test_only_some_operands_are_differentiated(moves: tuple[bool, bool]) -> None:
+    """What is not differentiated has no tangent in the rule, which is masked as well."""
+
+    @jax.custom_jvp
+    def product(x: Any, y: Any) -> Any:
+        return x * y
+
+    @product.defjvp
+    def rule(primals: Any, tangents: Any) -> Any:
+        (x, y), (dx, dy) = primals, tangents
+        sawlog.log("jvp", x)
+        return x * y, dx * y + x * dy
+
+    def lane(x: Any, y: Any) -> Any:
+        return lax.cond(x > 0, product, lambda x, y: x + y, x, y)
+
+    ys = 2 * X + 1
+    places = tuple(i for i, moved in enumerate(moves) if moved)
+    fun = jax.grad(lambda x, y: jax.vmap(lane)(x, y).sum(), places)
+    found, logs = sawlog.spool(fun)(X, ys)
+    wanted = (np.where(RAN, ys, 1), np.where(RAN, X, 1))
+    for place, own in zip(places, found, strict=True):
+        np.testing.assert_allclose(own, wanted[place])
+    np.testing.assert_array_equal(np.squeeze(logs.mask["jvp"]), RAN)
+    np.testing.assert_array_equal(np.squeeze(logs["jvp"])[RAN], X[RAN])
+
+
+def test_a_lane_that_stopped_does_not_go_on() -> None:
+    """Its condition would be true again after one more turn."""
+
+    def lane(x: Any) -> Any:
+        def body(x: Any) -> Any:
+            sawlog.log("x", x)
+            return x + 2
+
+        return lax.while_loop(lambda x: x != 4, body, x)
+
+    xs = jnp.array([0, 4, -6, 2])
+    for options in ({"reduce": "sum"}, {"capacity": 8}):
+        out, logs = sawlog.spool(jax.vmap(lane), **options)(xs)
+        np.testing.assert_array_equal(out, [4] * 4)
+        total = logs.reduce("sum")["x"] if "capacity" in options else logs["x"]
+        np.testing.assert_array_equal(np.where([1, 0, 1, 1], total, 0), [2, 0, -10, 2])

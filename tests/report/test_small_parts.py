@@ -11,9 +11,10 @@ from sawlog.curvature import Curvature, Diagonal
 from sawlog.errors import DamagedStoreError
 from sawlog.example_data import Example
 from sawlog.influence import Ranking, Scores
-from sawlog.report import _attribution, _label_part, _series_parts
+from sawlog.report import _attribution, _label_part, _live_source, _series_parts
 from sawlog.report._bm25 import bm25
-from sawlog.report._encode import MOST_TEXT, example_json, histogram, packed
+from sawlog.report._encode import MOST_TEXT, exact, example_json, histogram, packed
+from sawlog.report._source import PageOptions, PageSource
 
 
 @pytest.mark.parametrize("last", [2.0 + 1e-12, 2.0 - 1e-9, 2.5])
@@ -143,3 +144,155 @@ def test_examples_are_equal_if_texts_and_images_are(examples, folded):
     )
     assert {each: first for each, first in found.items() if each in folded} == folded
     assert len(set(found.values())) == len(found) - len(folded) + len(set(folded.values()))
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [[[1, 2], [3, 4], [4, 2]], [[1, 2], [3, 4], [2, 4]], [[4, 3], [2, 1], [1, 5], [5, 3]]],
+)
+def test_chains_of_duplicates_are_one_group(groups):
+    found = _attribution._representatives(groups)
+    members = {each for own in groups for each in own}
+    assert found.keys() == members
+    assert len(set(found.values())) == 1
+    assert set(found.values()) <= members
+
+
+@pytest.mark.parametrize("fit", [False, True])
+def test_nothing_is_fitted_unless_asked(monkeypatch, fit):
+    monkeypatch.setattr(_label_part, "measured_with", lambda reader: object())
+    monkeypatch.setattr(_label_part, "stores_under", lambda path: [])
+    logs, reader = SimpleNamespace(layers=["a"]), SimpleNamespace(path=Path("run/logs/r"))
+    assert _label_part._chosen(logs, reader, fit)[0] == ("ekfac" if fit else "identity")
+
+
+def rows_of(path, rows):
+    with sawlog.store.create(path / "logs" / "whole-float32") as writer:
+        writer.append(np.arange(len(rows)), {"grad/w": np.asarray(rows, np.float32)})
+    return path / "logs" / "whole-float32"
+
+
+def test_how_many_numbers_are_ranked(tmp_path, monkeypatch):
+    """Examples times the numbers of each."""
+    rows = rows_of(tmp_path, np.ones((4, 3, 2)))
+    for most, ranked in ((24, True), (23, False)):
+        monkeypatch.setattr(_label_part, "MOST_ELEMENTS", most)
+        assert ("rows" in _label_part.label_part(rows, None, fit=False)) is ranked
+
+
+def test_an_example_that_is_not_finite_is_ranked_last(tmp_path):
+    rows = rows_of(tmp_path, [[[1.0]], [[np.nan]], [[3.0]]])
+    said = _label_part.label_part(rows, None, fit=False)
+    assert [each["id"] for each in said["rows"]] == [2, 0, 1]
+    assert said["histogram"]["nonfinite"] == 1
+
+
+def test_runs_of_one_name_are_other_runs(tmp_path):
+    for folder in ("a", "b"):
+        with sawlog.store.create(tmp_path / folder / "seed-0") as writer:
+            writer.log({"x": 1.0}, step=0)
+    source = PageSource([tmp_path])
+    assert [run.name for run in source.runs.values()] == ["a/seed-0", "b/seed-0"]
+
+
+@pytest.mark.parametrize(
+    ("curves", "points"), [(0, 1000), (300, 1000), (301, 996), (1000, 300), (10**6, 100)]
+)
+def test_points_are_divided_among_curves(tmp_path, curves, points):
+    with sawlog.store.create(tmp_path / "s") as writer:
+        writer.log({"x": 1.0}, step=0)
+    source = PageSource([tmp_path])
+    stores = {"metrics": SimpleNamespace(names=curves), "logs/a": SimpleNamespace(names=10**7)}
+    source.runs = {"r": SimpleNamespace(summary=SimpleNamespace(stores=stores))}
+    assert source._points() == points
+
+
+def test_parts_of_a_live_page_are_forgotten(tmp_path, monkeypatch):
+    with sawlog.store.create(tmp_path / "s") as writer:
+        writer.log({"x": 1.0}, step=0)
+    monkeypatch.setattr(_live_source, "_KEPT", 2)
+    source = _live_source.LiveSource(tmp_path, PageOptions(fit=False))
+    (run,) = source.runs
+    for kind in ("curves", "arrays", "store", "curves"):
+        source.part(f"{kind}/{run}")
+    assert list(source._made) == [f"store/{run}", f"curves/{run}"]
+
+
+@pytest.mark.parametrize("values", [[1e-300, 1.0], [0.0, -np.inf], [np.nan, np.inf], [1e39, 1.0]])
+def test_histograms_count_all_that_is_not_finite(values):
+    said = histogram(values, bins=3)
+    assert said["nonfinite"] == int((~np.isfinite(values)).sum())
+    assert sum(said["counts"]) + said["nonfinite"] == len(values)
+
+
+@pytest.mark.parametrize("number", [2**53, -(2**53), 2**60, -(2**60)])
+def test_integers_beyond_those_of_javascript_are_texts(number):
+    assert exact({"a": [number, number // 256]}) == {"a": [str(number), number // 256]}
+    assert exact(True) is True
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ({"damping": {"a": 0.3, "b": 0.1, "c": 0.2}}, {"damping": [0.1, 0.3]}),
+        ({"damping": None}, {"damping": None, "same_weights": None, "weights": []}),
+        (
+            {"weights": {"train": ["w"], "queries": ["w"]}},
+            {"same_weights": True, "weights": ["w"]},
+        ),
+        (
+            {"weights": {"train": ["w", "v"], "queries": ["w"]}},
+            {"same_weights": False, "weights": ["v", "w"]},
+        ),
+        ({"weights": {"train": [], "queries": []}}, {"same_weights": None}),
+        ({"mode": "dot", "curvature": "ekfac"}, {"predicts": True}),
+        ({"mode": "dot"}, {"predicts": False, "method": "unknown"}),
+        ({"curvature": "ekfac"}, {"predicts": False, "mode": "unknown"}),
+        ({"examples": 7}, {"examples": 7}),
+    ],
+)
+def test_what_is_known_of_scores(about, said):
+    scores = Scores(np.array(["q"]), np.arange(3), np.ones((1, 3)), about=about)
+    found = _attribution.trust(_attribution.ScoredRun("some", scores))
+    assert {name: found[name] for name in said} == said
+
+
+@pytest.mark.parametrize(("mode", "sums"), [("dot", True), ("cosine", False), ("l2", False)])
+def test_sums_are_those_of_dot_products(mode, sums):
+    """A distance has no harmful side, and neither cosines nor distances are added up."""
+    examples = {n: Example(text=f"t{n}", fields={"kind": "ab"[n % 2]}) for n in range(4)}
+    data = SimpleNamespace(
+        get=lambda ids: {each: examples[each] for each in ids}, batches=lambda: [examples]
+    )
+    values = np.array([[-4.0, -1.0, -3.0, -2.0], [2.0, -3.0, 0.0, 1.0]])
+    scores = Scores(np.array(["p", "q"]), np.arange(4), values, about={"mode": mode})
+    part = _attribution.attribution_part(_attribution.ScoredRun("some", scores, data))
+    assert ("overall" in part) is sums
+    assert all(("groups" in query) is sums for query in part["queries"])
+    sides = [
+        [[row["id"] for row in q[side]] for side in ("helpful", "harmful")] for q in part["queries"]
+    ]
+    if mode == "l2":
+        assert sides == [[[1, 3, 2, 0], []], [[0, 3, 2, 1], []]]
+    else:
+        assert sides == [[[], [0, 2, 3, 1]], [[0, 3], [1]]]
+    assert set(part["examples"]) == {"0", "1", "2", "3"}
+
+
+def test_tables_of_a_store_and_of_rows_are_shown(tmp_path):
+    """Of a plain store as of the rows of a run, and not of its scores."""
+    with sawlog.store.create(tmp_path / "plain") as writer:
+        writer.append([1, 2], {"x": np.ones((2, 3))})
+    rows_of(tmp_path / "run", np.ones((4, 3)))
+    for part in ("scores", "data"):
+        with sawlog.store.create(tmp_path / "run" / part / "own") as writer:
+            writer.append([1], {"x": np.ones(1)})
+    source = PageSource([tmp_path])
+    found = {
+        run.name: [
+            (each["store"], each["tables"][0]["rows"])
+            for each in source.part(f"store/{run.id}")["tables"]
+        ]
+        for run in source.runs.values()
+    }
+    assert found == {"plain": [(".", 2)], "run": [("logs/whole-float32", 4)]}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sawlog import store
+from sawlog.errors import NanError
 from sawlog.records import Entries, Records
 from sawlog.sinks import Async, Fallback, StoreSink, Timeout
 from tests.sinks.failing import Failing
@@ -89,6 +90,18 @@ def test_a_store_that_fails_as_well_is_tried_again(tmp_path: Path, monkeypatch: 
     sink.write(one(2))
     sink.close()
     assert store.open(tmp_path / "file" / "spare").read("x").tolist() == [0, 1, 2]
+
+
+def test_the_store_has_the_options_of_a_store(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"meta": {"seed": 3}, "nan": "error"}
+    sink = Fallback(Told("write"), tmp_path / "spare", report=lambda text: None, **options)
+    sink.write(one(0))
+    with pytest.raises(NanError):
+        sink.write(Records({"y": Entries(np.array([np.nan]))}))
+    sink.close()
+    with store.open(tmp_path / "spare") as reader:
+        assert reader.meta == {"seed": 3}
+        assert reader.config.nan == "error"
 
 
 @pytest.mark.parametrize(

@@ -233,3 +233,38 @@ def test_store_exists(tmp_path):
         pass
     with store.open(sink.path) as reader:
         assert (reader.names, reader.meta) == ((), {"seed": 2})
+
+
+@pytest.mark.parametrize("length", [10, (1 << 16) - 60, 1 << 16, 3 << 16])
+@pytest.mark.parametrize("before", [1, 3000])
+def test_a_torn_line_of_a_large_file(tmp_path, length, before):
+    """The last line is searched from the end, block by block."""
+    path = tmp_path / "run.jsonl"
+    with KINDS["jsonl"](path) as sink:
+        for step in range(before):
+            sink.write(one(float(step), step=step))
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"name": "x", "value": "' + b"a" * length)
+    with pytest.warns(UserWarning, match="was cut, probably by a crash"):
+        KINDS["jsonl"](path).close()
+    assert path.read_bytes() == whole
+    path.write_bytes(whole.removesuffix(b"\n"))  # only the line break is missing
+    KINDS["jsonl"](path).close()
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_file_is_free_once_it_is_closed(tmp_path, kind):
+    """Also where a forked process holds it open, and the lock with it."""
+    path = tmp_path / f"run.{kind}"
+    sink = KINDS[kind](path)
+    sink.write(one(1.0, step=0))
+    held = os.dup(sink._file._descriptor)
+    try:
+        with pytest.raises(StoreExistsError, match="is being written to by another sink"):
+            KINDS[kind](path)
+        sink.close()
+        with KINDS[kind](path) as again:
+            again.write(one(2.0, step=1))
+    finally:
+        os.close(held)

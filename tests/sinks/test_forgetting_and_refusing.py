@@ -5,12 +5,18 @@ import os
 import numpy as np
 import pytest
 
-from sawlog.errors import SinkTimeoutError
+import sawlog.store
+from sawlog.errors import (
+    LogMismatchError,
+    SinkTimeoutError,
+    StoreClosedError,
+    StoreExistsError,
+)
 from sawlog.records import Entries, Records
-from sawlog.sinks import AsyncError, MemorySink, Timeout
+from sawlog.sinks import AsyncError, MemorySink, StoreSink, Timeout
 from sawlog.sinks import _async as own
 
-from .failing import Failing, Slow
+from .failing import Failing, Slow, within
 
 
 def one(i):
@@ -90,3 +96,100 @@ def test_a_sink_in_time_is_called_as_it_is():
         sink.write(one(1))
         sink.flush()
     assert memory.logs["x"].tolist() == [1]
+
+
+def test_a_copy_in_another_process_is_neither_written_nor_closed():
+    sink = Failing("close")
+    sink.write(one(1))
+    sink._process += 1  # as in a fork
+    for call in (lambda: sink.write(one(2)), sink.flush):
+        with pytest.raises(StoreClosedError, match="belongs to process"):
+            call()
+    sink.close()  # does nothing, so it raises nothing
+    assert not sink.closed
+    sink._process -= 1
+    with pytest.raises(OSError, match="the network is gone"):
+        sink.close()
+    assert not sink.closed  # a second call tries again
+    sink.methods.clear()
+    sink.close()
+    assert sink.closed
+    assert sink.logs["x"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        Entries(np.array([1.5])),
+        Entries(np.array([[1]])),
+        Entries(np.array([1]), {"step": np.array([0])}),
+    ],
+)
+def test_a_name_in_memory_keeps_its_type(more):
+    """Nothing of a call is taken if one of its names does not fit."""
+    sink = MemorySink()
+    sink.write(one(1))
+    with pytest.raises(LogMismatchError, match="'x' was first written with"):
+        sink.write(Records({"y": Entries(np.array([0])), "x": more}))
+    assert {name: values.tolist() for name, values in sink.logs.items()} == {"x": [1]}
+
+
+def test_memory_does_not_change_with_the_arrays_of_the_program():
+    sink, values, steps = MemorySink(), np.ones(2), np.arange(2)
+    mask = np.array([True, True])
+    sink.write(Records({"x": Entries(values, {"step": steps}, mask)}))
+    values[:], steps[:], mask[:] = 7, 8, False
+    found = sink.records["x"]
+    assert (found.values.tolist(), found.steps["step"].tolist()) == ([1.0, 1.0], [0, 1])
+    assert found.mask.tolist() == [True, True]
+
+
+def test_a_full_queue_behind_a_failure_does_not_wait_for_room():
+    """The thread may be late: whoever writes then hears of the failure all the same."""
+    sink = Failing("write")
+    queue = own._Queue(sink, most=2)
+    queue.stop()
+    queue._worker = LateWorker()
+    queue.put(one(0))
+    queue._worker.tasks.pop(0)()  # fails
+    queue._waiting.extend([one(1), one(2)])
+    caught = []
+
+    def put():
+        with pytest.raises(AsyncError) as error:
+            queue.put(one(3))
+        caught.append(numbers(error.value.refused))
+
+    within(put, 20)
+    assert caught == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("meta", "fits"),
+    [
+        (None, True),
+        ({}, True),
+        ({"a": 1, "b": [2, 3]}, True),
+        ({"b": (2, 3), "a": 1}, True),  # as it is on disk
+        ({"a": 1}, False),
+        ({"a": 1, "b": [2, 3], "c": 4}, False),
+        ({"a": 1, "b": [3, 2]}, False),
+    ],
+)
+def test_a_store_is_continued_with_its_metadata(tmp_path, meta, fits):
+    StoreSink(tmp_path / "s", meta={"a": 1, "b": (2, 3)}).close()
+    if fits:
+        StoreSink(tmp_path / "s", meta=meta).close()
+        return
+    with pytest.raises(StoreExistsError, match="cannot continue with"):
+        StoreSink(tmp_path / "s", meta=meta)
+    with sawlog.store.open(tmp_path / "s", "append"):  # it is not left open
+        pass
+
+
+def test_a_store_that_was_empty_does_not_append(tmp_path):
+    for appends in (False, True, True):
+        sink = StoreSink(tmp_path / "s")
+        assert sink.appends is appends
+        sink.write(one(1))
+        sink.close()

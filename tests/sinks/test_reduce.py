@@ -107,6 +107,18 @@ def test_reduce_adds_up_in_double_precision():
     assert memory.logs["x"] == np.float32(0.1)
 
 
+@pytest.mark.parametrize("how", ["mean", "sum"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.complex64])
+def test_sums_of_any_floats_are_in_double_precision(dtype, how):
+    """Small numbers behind a large one would be rounded away one by one."""
+    memory, count = MemorySink(), 4001
+    values = np.full(count, 0.25, dtype)
+    values[0] = 2**12 if dtype == np.float16 else 2**24
+    Reduce(memory, count, how).write(records(x=values))
+    wanted = getattr(np, how)(values.astype(np.result_type(dtype, np.float64)))
+    np.testing.assert_array_equal(memory.logs["x"], [np.asarray(wanted).astype(dtype)])
+
+
 @pytest.mark.parametrize(("how", "spread"), [("std", np.std), ("var", np.var)])
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_spread_of_complex_numbers_is_real(masked, how, spread):

@@ -15,6 +15,7 @@ from sawlog.errors import DamagedStoreError
 from sawlog.records import Entries
 from sawlog.store._format._chunks import mask_name, step_name
 from sawlog.store._format._layout import Folder
+from sawlog.store._format._sequence_ranges import Ranges
 from sawlog.store._maintenance import _replacements
 from sawlog.store._maintenance._replacements import retire
 from sawlog.store._reading import _catalog
@@ -226,3 +227,38 @@ def test_a_file_that_changes_after_it_was_opened(tmp_path: Path) -> None:
         segment.path.write_bytes(data)
         with pytest.raises(DamagedStoreError, match="changed after it was opened"):
             reader.read("x")
+
+
+@pytest.mark.parametrize(("changes", "found"), [(3, True), (10, True), (200, False)])
+def test_other_processes_are_waited_for_as_long_as_they_work(
+    tmp_path: Path, monkeypatch: Any, looks: list[int], changes: int, found: bool
+) -> None:
+    """Patience begins anew with each change; only without any, or after very many, it ends."""
+    written(tmp_path / "s", 1).close()
+    look = Catalog._look
+
+    def moving(self: Catalog) -> None:
+        look(self)
+        if len(looks) <= changes:  # another segment is missing each time
+            self.missing = Ranges.of([("other", len(looks))])
+
+    looks.clear()
+    monkeypatch.setattr(Catalog, "_look", moving)
+    if found:
+        assert store.open(tmp_path / "s").ids().tolist() == [0]
+        assert len(looks) == changes + 1
+    else:
+        with pytest.raises(DamagedStoreError, match="missing"):
+            store.open(tmp_path / "s")
+        assert len(looks) == _catalog._LOOKS + 1
+
+
+def test_what_stays_missing_is_asked_for_a_few_times(
+    tmp_path: Path, monkeypatch: Any, looks: list[int]
+) -> None:
+    written(tmp_path / "s", 3).close()
+    sorted((tmp_path / "s" / "segments").iterdir())[1].unlink()
+    looks.clear()
+    with pytest.raises(DamagedStoreError, match="missing"):
+        store.open(tmp_path / "s")
+    assert len(looks) == 1 + len(_catalog._PATIENCE)

@@ -113,3 +113,20 @@ def test_ids_of_a_call_that_did_not_end_are_written_over() -> None:
     tensors = chunk.tensors(chunk.extent(None))
     assert tensors["sawlog.ids.text/a"].tobytes() == b"onefour"
     assert tensors["sawlog.ids.ends/a"].tolist() == [3, 7]
+
+
+def test_notes_of_an_interrupted_call_are_not_described() -> None:
+    """What a call staged and did not settle is behind what counts."""
+    chunk = ChunkBuffer(SERIES)
+    extent = filled(chunk, entries([1.0, 2.0], note=1), entries([3.0], note=2))
+    interrupted = object()
+    chunk.add_entries(interrupted, entries([4.0, 5.0], note=3), 100)
+    assert chunk.extent(None) == extent == chunk.extent(object())
+    wanted = [[2, {"note": 1}], [1, {"note": 2}]]
+    assert chunk.describe(extent)["attrs"] == wanted
+    assert chunk.tensors(extent)["x"].tolist() == [1.0, 2.0, 3.0]
+    staged = chunk.extent(interrupted)
+    assert chunk.describe(staged)["attrs"] == [*wanted, [2, {"note": 3}]]
+    again = filled(chunk, entries([6.0], note=4))
+    assert chunk.describe(again)["attrs"] == [*wanted, [1, {"note": 4}]]
+    assert chunk.tensors(again)["x"].tolist() == [1.0, 2.0, 3.0, 6.0]

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import sawlog
+import sawlog.store
 from sawlog.errors import ArgumentError, UnknownNameError
 from tests.torch.programs import PROGRAMS, Program, language, mlp
 from tests.torch.test_run import go, start
@@ -47,6 +48,28 @@ def test_moments_of_gradients(tmp_path, name, save):
         close(run.statistics.variance(key), rows.var(0))
         close(run.statistics.covariance(key), flat.T @ flat / len(flat))
         close(run.statistics.covariance(key, centered=True), np.cov(flat.T, bias=True))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_sums_of_covariances_have_the_precision_that_was_asked_for(tmp_path, precision):
+    """Rows of single precision are added up in double precision."""
+    program = mlp(size=7)
+    base = Program(
+        program.model.float(), (program.batch[0].float() * 30, program.batch[1]), program.loss
+    )
+    run, _ = start(tmp_path, base, statistic=["covariance"], precision=precision)
+    in_parts(run, base)
+    run.finalize()
+    with sawlog.store.open(run.store_path) as reader:
+        names = [name for name in reader.names if name.startswith("grad/")]
+        rows = {name: np.asarray(reader.gather(range(7), [name])[name]) for name in names}
+    assert rows
+    for name, own in rows.items():
+        flat = own.reshape(7, -1).astype(np.float64)
+        wanted, found = flat.T @ flat / 7, run.statistics.covariance(name)
+        error = np.abs(np.squeeze(found) - wanted).max() / np.abs(wanted).max()
+        assert error < (1e-13 if precision == "float64" else 1e-5)
+        assert bool(error < 1e-13) is (precision == "float64")
 
 
 def close(found, expected, rtol=1e-8, atol=1e-12):

@@ -366,3 +366,12 @@ def test_rms_norms_are_recognized_by_what_they_compute(kind, is_one):
         weights = output_weights(call)
         own, true = found(rule, call, weights)["weight"], expected(call, weights)["weight"]
         torch.testing.assert_close(own, true, rtol=1e-5, atol=1e-5)
+
+
+def test_the_fallback_where_outputs_have_no_axis_of_sequences():
+    """With ``batch_axis=1`` a head after pooling has its examples first."""
+    module, x, grad = double(nn.Linear(5, 4)), normal(3, 5), normal(3, 4)
+    for axis in (0, 1):
+        found = general().pairs(module, Use((x,), {}, grad, 3, axis=axis))
+        weights = gradient(found["weight"])
+        torch.testing.assert_close(weights, grad[:, :, None] * x[:, None, :])

@@ -182,6 +182,8 @@ def test_places_of_rows():
     assert isinstance(place_of([], 0, 3), Mixed)
     assert completed([0, -1, 2], 3).tolist() == [0, 1, 2]
     assert completed([1, -1, 2], 3) is None
+    assert completed([0, -1, -1, 1, 2, -1], 3).tolist() == [0, 0, 1, 1, 2, 2]
+    assert completed([0, 1, -1, 0, 1, 2], 3) is None
     assert completed([0, -1], 3) is None
 
 

@@ -20,7 +20,6 @@ def test_there_are_enough_cases():
     assert len({each.name for each in CASES}) == len(CASES) >= 60
 
 
-@pytest.mark.turns
 @pytest.mark.parametrize("each", CASES, ids=lambda each: each.name)
 def test_rows_are_those_of_vmap_grad(each: Case):
     with jax.enable_x64(True):
