@@ -91,15 +91,29 @@ def test_a_run_that_failed_fails_in_the_tracker(tmp_path, done, failed):
 
 def test_each_destination_remembers_by_itself(tmp_path):
     base = arguments(tmp_path)
+    board = dataclasses.replace(base, to="tensorboard", out=tmp_path / "out")
     others = [
         dataclasses.replace(base, project="q"),
         dataclasses.replace(base, to="mlflow"),
-        dataclasses.replace(base, out=tmp_path / "out"),
+        board,
+        dataclasses.replace(board, out=tmp_path / "other"),
     ]
-    every = {_sync._destination(each) for each in (base, *others)}
-    assert len(every) == 4
+    every = {_sync._destination(each, "run") for each in (base, *others)}
+    assert len(every) == 5
     paths = {SyncState(tmp_path, store, each).path for store in ("a", "b") for each in every}
-    assert len(paths) == 8
+    assert len(paths) == 10
+
+
+@pytest.mark.parametrize(
+    ("tracker", "by_name"), [("wandb", 1), ("mlflow", 1), ("trackio", 2), ("tensorboard", 2)]
+)
+def test_the_name_counts_where_the_tracker_knows_runs_by_it(tmp_path, tracker, by_name):
+    own = dataclasses.replace(arguments(tmp_path), to=tracker, out=tmp_path)
+    assert len({_sync._destination(own, name) for name in ("seed-0", "runs/seed-0")}) == by_name
+    other = dataclasses.replace(own, project="another")
+    assert (_sync._destination(own, "a") == _sync._destination(other, "a")) is (
+        tracker == "tensorboard"
+    )
 
 
 def test_what_is_sent_while_a_run_goes_on_is_added_up(tmp_path, monkeypatch):

@@ -34,11 +34,20 @@ def hf(rows):
     return Dataset.from_list(rows)
 
 
+def splits():
+    from datasets import DatasetDict
+
+    return DatasetDict(train=hf(ROWS))
+
+
 SOURCES = {
     "list": lambda tmp: ROWS,
     "dict": lambda tmp: dict(enumerate(ROWS)),
     "generator": lambda tmp: iter(ROWS),
     "frame": lambda tmp: frame(text=["one", "two"], label=[1, 0]),
+    "polars": lambda tmp: pytest.importorskip("polars").DataFrame(ROWS),
+    "arrow": lambda tmp: pytest.importorskip("pyarrow").Table.from_pylist(ROWS),
+    "record batch": lambda tmp: pytest.importorskip("pyarrow").RecordBatch.from_pylist(ROWS),
     "hugging face": lambda tmp: hf(ROWS),
     "json lines": lambda tmp: write(tmp / "a.jsonl", "\n".join(map(json.dumps, ROWS))),
     "csv": lambda tmp: write(tmp / "a.csv", "text,label\none,1\ntwo,0\n"),
@@ -77,6 +86,9 @@ def test_ids_are_chosen_by_column_index_list_function_and_position():
         "index": examples_of(frame(text=["a", "b"]).set_index(np.array([3, 4]))),
         "column of a frame": examples_of(frame(text=["a", "b"], id=[7, 8])),
         "frame": examples_of(frame(text=["a", "b"])),
+        "column and index": examples_of(frame(text=["a", "b"], id=[7, 8]).iloc[::-1]),
+        "series": examples_of(frame(text=["a", "b"])["text"]),
+        "index of a series": examples_of(frame(text=["a", "b"])["text"].iloc[::-1]),
     }
     assert {kind: [each for each, _ in own] for kind, own in found.items()} == {
         "column id": [5, 6],
@@ -87,6 +99,9 @@ def test_ids_are_chosen_by_column_index_list_function_and_position():
         "index": [3, 4],
         "column of a frame": [7, 8],
         "frame": [0, 1],
+        "column and index": [8, 7],
+        "series": [0, 1],
+        "index of a series": [1, 0],
     }
 
 
@@ -169,7 +184,12 @@ def test_refusals_tell_what_to_type(tmp_path):
         "is not a file of JSON lines": lambda: list(examples_of(write(tmp_path / "a.json", "{"))),
         "has no images": lambda: list(examples_of(tmp_path)),
         "has no column 'key'": lambda: list(examples_of([{"text": "a"}], "key")),
-        "There are 1 ids": lambda: list(examples_of(["a", "b"], [1])),
+        "of ids is 1, that of examples more": lambda: list(examples_of(["a", "b"], [1])),
+        "of ids is 3, that of examples 2": lambda: list(examples_of(["a", "b"], [1, 2, 3])),
+        r"examples 0 and 2 \(from 0 on\) have the same id, 7": lambda: describe(
+            tmp_path / "y", ["a", "b", "c"], [7, 8, 7]
+        ),
+        "must be one of its splits; got .'train'": lambda: list(examples_of(splits())),
         "integers or strings": lambda: list(examples_of(["a"], [1.5])),
         "must be a column": lambda: list(examples_of([{"text": "a"}], text="body")),
         "all integers or all strings": lambda: describe(tmp_path / "x", {1: "a", "b": "c"}),

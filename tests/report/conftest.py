@@ -24,9 +24,13 @@ def opened(browser):
     """``opened(address, ...)`` opens a page on which no error and no foreign request may happen."""
     problems, contexts = [], []
 
-    def open_page(address, theme="light", width=1280):
+    def open_page(address, theme="light", width=1280, touch=False):
         context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=theme, accept_downloads=True
+            viewport={"width": width, "height": 900},
+            color_scheme=theme,
+            accept_downloads=True,
+            has_touch=touch,
+            is_mobile=touch,
         )
         contexts.append(context)
         page = context.new_page()

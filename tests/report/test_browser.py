@@ -25,6 +25,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 VIEWS = ("runs", "curves", "arrays", "store", "attribution", "labels")
+BUTTONS = {"Download plot as a PNG", "Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes"}
 SHAPES = {"light": ("light", 1280), "dark": ("dark", 1280), "phone": ("light", 390)}
 
 
@@ -170,6 +171,17 @@ def test_curves_and_their_controls(root, opened):
     assert "runs/diverged" in figure.locator("tbody").inner_text()
     page.get_by_label("Names").fill("no such name")
     page.wait_for_selector("#panel >> text=No name matches.")
+
+
+@pytest.mark.parametrize("touch", [False, True])
+def test_charts_offer_nothing_that_leaves_the_page(root, opened, touch):
+    """Plotly has a button that uploads a chart; known buttons are shown, and none on a phone."""
+    page = opened(report(root), "light", 390 if touch else 1280, touch)
+    script = "[...document.querySelectorAll('#panel .modebar-btn')].map((x) => x.dataset.title)"
+    for view in VIEWS[1:]:
+        show(page, view)
+        page.wait_for_selector("#panel .main-svg")
+        assert set(page.evaluate(script)) == (set() if touch else BUTTONS), view
 
 
 def test_arrays_stores_and_labels(root, opened, tmp_path):

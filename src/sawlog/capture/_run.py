@@ -55,10 +55,10 @@ class CaptureRun(RunCore):
         Examples that were described before are replaced.
 
         Args:
-            dataset: a Hugging Face dataset, a pandas DataFrame, a dict from ids to examples, a list
-                or torch dataset, the path of a file (``.jsonl``, ``.csv``, ``.tsv``, ``.parquet``,
-                ``.txt``), or the path of a folder of images. An example is a text, an image, a
-                dict of columns, or a pair ``(example, label)``.
+            dataset: a Hugging Face dataset, a data frame of pandas or polars, an Arrow table, a
+                dict from ids to examples, a list or torch dataset, the path of a file (``.jsonl``,
+                ``.csv``, ``.tsv``, ``.parquet``, ``.txt``), or the path of a folder of images. An
+                example is a text, an image, a dict of columns, or a pair ``(example, label)``.
             ids: the ids that the run logs: a list, the name of a column, a function of an example,
                 or ``"position"``. None takes the keys of a dict, the column ``id``, the index of
                 a data frame, or else positions from 0.
@@ -70,8 +70,8 @@ class CaptureRun(RunCore):
             How many examples were described.
 
         Raises:
-            ArgumentError: the data set is of an unknown kind, or none of its ids is stored in the
-                run.
+            ArgumentError: the data set is of an unknown kind, an id occurs twice, or none of the
+                ids is stored in the run.
 
         >>> import tempfile, sawlog
         >>> run = sawlog.init(project="example", root=tempfile.mkdtemp())

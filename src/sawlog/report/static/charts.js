@@ -96,7 +96,7 @@ function chart(title, make, options) {
     large.setAttribute("aria-pressed", String(on));
     if (visible) Plotly.Plots.resize(plot);
   };
-  const config = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], doubleClick: "reset" };
+  const config = { displaylogo: false, responsive: true, doubleClick: "reset", ...modeBar() };
   let visible = false;
   const draw = () => {
     const { traces, layout } = make();
@@ -115,6 +115,16 @@ function chart(title, make, options) {
   figure.redraw = () => { if (visible && plot.isConnected) draw(); };
   figure.plot = plot;
   return figure;
+}
+
+/**
+ * The buttons of a chart. They are listed one by one: some versions of plotly have one that uploads
+ * the chart. Without a mouse they would always cover the chart; a double tap resets it.
+ */
+function modeBar() {
+  const buttons = [["toImage"], ["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d", "resetScale2d"]];
+  const displayModeBar = window.matchMedia("(hover: none)").matches ? false : "hover";
+  return { modeBarButtons: buttons, displayModeBar, showSendToCloud: false, plotlyServerURL: "" };
 }
 
 function redrawCharts() {
