@@ -67,7 +67,7 @@ class BatchRecording:
             MixedExamplesError: examples depend on each other.
         """
         recorder = self._hooks.recorder
-        if not self.checked or recorder is None or graph.structure in self._checks.checked:
+        if not self.checked or recorder is None or self._checks.is_done(graph.structure):
             return
         self._checks.check(
             graph.structure,
@@ -78,6 +78,8 @@ class BatchRecording:
             self._batch.size,
             {meta.dtype for node in graph.nodes for meta in node._input_metadata},
             proof.alive,
+            self._watched.tensors,
+            self._batch.axis,
         )
 
     def was_refused(self) -> None:

@@ -144,7 +144,10 @@ class Hooks:
 
     @contextlib.contextmanager
     def recording(self, recorder: Recorder | None) -> Iterator[None]:
-        """Report layer calls to a recorder, and which operations are those of the model."""
+        """Report layer calls to a recorder, and which operations are those of the model.
+
+        Layers that are not watched count as well.
+        """
         self.recorder, model = recorder, self._watched.model
         if recorder is None or self.regions is not None or model is None:
             yield
@@ -155,6 +158,12 @@ class Hooks:
                 _Hook(self._on_start, starts), prepend=True, with_kwargs=True
             ),
             model.register_forward_hook(_Hook(self._on_end, starts), always_call=True),
+        ]
+        units = {id(unit.module) for unit in self._watched.units}
+        handles += [
+            module.register_forward_hook(_Hook(self._on_other, None), prepend=True)
+            for module in model.modules()
+            if id(module) not in units and any(True for _ in module.parameters(recurse=False))
         ]
         try:
             yield
@@ -169,6 +178,15 @@ class Hooks:
             tape = self.recorder.tape
             starts.append(len(tape.operations))
             tape.arguments.update(map(memory_of, _tensors((args, kwargs))))
+            for tensor in _tensors((args, kwargs)):
+                self.recorder.mark_before(tensor)
+
+    def _on_other(self, of: None, module: Any, args: Any, output: Any) -> None:
+        """A layer that is not watched was called."""
+        del of, module, args
+        tensor = first_tensor(output)
+        if self.recorder is not None and tensor is not None and not in_backward():
+            self.recorder.mark_before(tensor)
 
     def _on_end(self, starts: list[int], *args: Any) -> None:
         """Note that a call of the model ended, perhaps by an exception."""
@@ -225,6 +243,12 @@ class Hooks:
                 f"The layer {unit.name!r} ({type(unit.module).__name__}) returned "
                 f"{type(output).__name__}, not a tensor, so its gradient cannot be captured. Hint: "
                 "leave it out by names=."
+            )
+        if tensor.is_nested:
+            raise CaptureError(
+                f"The layer {unit.name!r} ({type(unit.module).__name__}) returned a nested tensor, "
+                "whose examples cannot be separated. Hint: pad the sequences, and mask what was "
+                "added; or leave the layer out by names=."
             )
         given = [each.requires_grad for each in _tensors((args, kwargs))]
         args, kwargs = _detached(args), _detached(kwargs)

@@ -14,6 +14,9 @@ So the first batch of a graph structure is recorded and run again with other dat
   it depends on them. Here, another mean changes the loss of all examples, which is an error.
   ``_first_mixture`` finds the operation for the message: ``'mean' of train.py:12``.
 
+``_before_layers`` says where examples are in front of the first watched layer. What a program
+computes in Python is not on the tape: ``_numbers`` compares such numbers with the next batch's.
+
 ``_policy`` decides which batches are recorded. Where all that examples do to the loss is in its
 gradient (``_differentiable``), nothing is replayed.
 """

@@ -13,19 +13,30 @@ from torch import Tensor
 from sawlog.errors import MixedExamplesError
 from sawlog.torch._graph._autograd_graph import Edge
 from sawlog.torch._graph._example_layout import ExampleLayout
+from sawlog.torch._interactions._before_layers import before_layers
 from sawlog.torch._interactions._check import check_interactions
 from sawlog.torch._interactions._differentiable import leaves_gaps
 from sawlog.torch._interactions._fixed_rows import with_fixed_rows
 from sawlog.torch._interactions._lists import reporting_lists
-from sawlog.torch._interactions._loss_on_tape import taped_loss
+from sawlog.torch._interactions._loss_on_tape import TapedLoss, taped_loss
+from sawlog.torch._interactions._numbers import (
+    Numbers,
+    are_whole,
+    numbers_of,
+    refuse_other_numbers,
+)
 from sawlog.torch._interactions._recorder import Recorder
 from sawlog.torch._interactions._replacement import ExampleTensor
 from sawlog.torch._interactions._tape import NotRepeatable, Tape
 from sawlog.torch._loss._roots import Roots
 from sawlog.torch._loss._terms import Term
+from sawlog.torch._model._constants import ModelTensors
 
 _MOST = 16
 """How many batches of a pass are recorded at most, where graphs differ in every batch."""
+
+_TURNS = 4
+"""With how many further batches whole numbers are compared, which may be equal by chance."""
 
 
 @dataclasses.dataclass
@@ -40,6 +51,8 @@ class InteractionChecks:
             until they do not.
         checked: the structures of graphs that need no further check, each with why nothing could
             be concluded, or an empty text.
+        numbers: those of a structure that are to be compared with another batch, and how many
+            batches had them.
     """
 
     due: bool = True
@@ -47,6 +60,7 @@ class InteractionChecks:
     recorded: int = 0
     refused: set[int] = dataclasses.field(default_factory=set)
     checked: dict[int, str] = dataclasses.field(default_factory=dict)
+    numbers: dict[int, tuple[Numbers, int]] = dataclasses.field(default_factory=dict)
 
     @contextlib.contextmanager
     def recording(self, size: Hashable) -> Iterator[Recorder | None]:
@@ -65,7 +79,7 @@ class InteractionChecks:
         self.recorded += 1
         recorder = Recorder()
         try:
-            with reporting_lists(recorder.read_list), recorder:
+            with reporting_lists(recorder.read_list, recorder.read_array), recorder:
                 yield recorder
         except Exception:
             self.due = True  # perhaps the batch was not checked
@@ -76,13 +90,17 @@ class InteractionChecks:
 
         Losses that are infinite or NaN show nothing.
         """
-        if structure in self.checked:
+        if self.is_done(structure):
             return False
         finite = recorder is not None and all(
             bool(torch.isfinite(loss).all()) for loss, _ in roots.losses
         )
         self.due = self.due or not finite
         return finite
+
+    def is_done(self, structure: int) -> bool:
+        """Return whether the graphs of a structure need no further check."""
+        return structure in self.checked and structure not in self.numbers
 
     def check(
         self,
@@ -94,6 +112,8 @@ class InteractionChecks:
         batch: int,
         dtypes: Set[torch.dtype],
         alive: bool,
+        model: ModelTensors | None = None,
+        axis: int = 0,
     ) -> None:
         """Check the graph of a batch that was recorded.
 
@@ -107,6 +127,8 @@ class InteractionChecks:
             dtypes: those of the graph.
             alive: whether every operation and every example had a gradient, so that a proof showed
                 all interactions that leave one.
+            model: the parameters and buffers of the model.
+            axis: that of the examples in inputs of the model.
 
         Raises:
             MixedExamplesError: examples depend on each other.
@@ -115,11 +137,17 @@ class InteractionChecks:
             if recorder.tape is None:
                 raise NotRepeatable(recorder.problem)
             loss = taped_loss(recorder.tape, losses, terms)
-            tensors = with_fixed_rows(loss.tape, example_tensors(loss.tape, outputs))
+            known = example_tensors(loss.tape, outputs)
+            tensors = with_fixed_rows(loss.tape, known)
             if not tensors:
                 raise NotRepeatable("it is not known which elements belong to which example")
-            if not alive or leaves_gaps(loss, tensors):
-                check_interactions(loss, tensors, batch, dtypes)
+            if structure not in self.checked:
+                before = [] if model is None else before_layers(loss, known, model, batch, axis)
+                if before:
+                    _check_before(loss, [*before, *known], batch, dtypes)
+                if not alive or leaves_gaps(loss, tensors):
+                    check_interactions(loss, tensors, batch, dtypes)
+            self._compare_numbers(structure, numbers_of(loss, tensors))
         except MixedExamplesError:
             self.refused.add(structure)
             raise
@@ -128,6 +156,25 @@ class InteractionChecks:
         else:
             self.checked[structure] = ""
         self.refused.discard(structure)
+
+    def _compare_numbers(self, structure: int, found: Numbers) -> None:
+        """Compare Python numbers with those of another batch, now or when one follows."""
+        before, turns = self.numbers.get(structure, (None, 0))
+        if before is not None:
+            refuse_other_numbers(before, found)
+        self.numbers.pop(structure, None)
+        if found and turns < (_TURNS if are_whole(found) else 1):
+            self.numbers[structure] = found, turns + 1
+            self.due = True
+
+
+def _check_before(
+    loss: TapedLoss, tensors: Sequence[ExampleTensor], batch: int, dtypes: Set[torch.dtype]
+) -> None:
+    """Check with examples replaced before the first watched layer, where that is possible."""
+    ordered = sorted(tensors, key=lambda each: each.position)
+    with contextlib.suppress(NotRepeatable):
+        check_interactions(loss, with_fixed_rows(loss.tape, ordered), batch, dtypes)
 
 
 def example_tensors(tape: Tape, outputs: Mapping[int | Edge, ExampleLayout]) -> list[ExampleTensor]:

@@ -125,6 +125,26 @@ class Recorder(TorchDispatchMode):
             kind = (layer, tuple(output.shape), output.dtype)
             self.tape.marks[call] = Mark(number, len(self.tape.operations), kind)
 
+    def mark_before(self, tensor: Tensor) -> None:
+        """Remember an input of the model, or the output of a layer that is not watched."""
+        if self.tape is None or not tensor.is_floating_point():
+            return
+        try:
+            kind = (None, tuple(tensor.shape), tensor.dtype)
+            number = self.tape.number_of(tensor)
+        except Exception as error:
+            self.give_up(str(error))
+            return
+        self.tape.before.append(Mark(number, len(self.tape.operations), kind))
+
+    def read_array(self, tensor: Tensor) -> None:
+        """Remember that a tensor became an array, whose values the program may use."""
+        if self.tape is None:
+            return
+        number = self.tape.known(tensor)
+        if number is not None:
+            self.tape.arrays.append((len(self.tape.operations), number))
+
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Record nothing inside the ``with``."""
@@ -169,7 +189,7 @@ class Recorder(TorchDispatchMode):
         """Return arguments with the sizes that were read from tensors."""
         if func is _SPLIT and len(args) > 1 and tuple(args[1]) in self._sizes:
             return (args[0], self._sizes[tuple(args[1])], *args[2:])
-        places = _places_of_sizes(func) if self._integers else ()
+        places = places_of_sizes(func) if self._integers else ()
         if not places:
             return tuple(args)
         shape = args[0].shape if args and isinstance(args[0], Tensor) else ()
@@ -213,6 +233,7 @@ class Recorder(TorchDispatchMode):
 
     def _end(self, tape: Tape, operation: Operation, found: Any, given: list[Tensor]) -> None:
         if operation.call is _READ:
+            tape.read[len(tape.operations)] = found
             self._scalars.add(len(tape.operations), found)
             self._integers.add(len(tape.operations), found)
         outputs = tensors_in(found)
@@ -225,7 +246,7 @@ class Recorder(TorchDispatchMode):
 
 
 @functools.cache
-def _places_of_sizes(func: Any) -> frozenset[int]:
+def places_of_sizes(func: Any) -> frozenset[int]:
     """Return the places of the arguments that are sizes, or numbers of rows; axes are not."""
     return frozenset(
         place for place, each in enumerate(func._schema.arguments) if _is_size(each.real_type)

@@ -26,11 +26,13 @@ class ExampleTensor:
         position: the number of operations that run before its examples are replaced.
         number: the number of the tensor on the tape.
         layout: where the examples are.
+        given: whether it existed before, so that its memory belongs to the program.
     """
 
     position: int
     number: int
     layout: ExampleLayout
+    given: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -111,6 +111,7 @@ def stop_to_replace(tensor: ExampleTensor, replacement: Replacement) -> Stop:
     """Return the stop of a replay at which the examples of a tensor are replaced."""
 
     def change(value: Tensor) -> Tensor:
+        value = value.clone() if tensor.given else value
         return replacement.apply(value, tensor.layout) if is_separate(value) else value
 
     return Stop(tensor.position, tensor.number, change)

@@ -146,6 +146,12 @@ class Tape:
         self.externals: dict[int, External] = {}
         self.marks: dict[int, Mark] = {}
         """The outputs of the calls of layers."""
+        self.before: list[Mark] = []
+        """The inputs of the model, and outputs of layers that are not watched."""
+        self.read: dict[int, float] = {}
+        """The Python numbers that were read, by the index of the operation."""
+        self.arrays: list[tuple[int, int]] = []
+        """The values that became numpy arrays, and how many operations were before."""
         self.edges: dict[tuple[int, int, str], tuple[int, int]] = {}
         """The values of the edges of the graph, and the positions where they were first used."""
         self.model_calls: list[range] = []

@@ -1,0 +1,117 @@
+"""Python numbers that change from batch to batch after values of examples were read.
+
+``h / (float(h.var()) + 1e-5) ** 0.5`` computes a number outside of PyTorch. That it comes from the
+batch shows in the next one, where it is another. Numbers that were read from labels do not count,
+nor do counts that terms of the loss are divided by, which its graph shows.
+"""
+
+from __future__ import annotations
+
+import linecache
+import math
+from collections.abc import Iterator, Sequence
+
+from sawlog.errors import MixedExamplesError
+from sawlog.torch._interactions._flow import Flow, name_of, needed
+from sawlog.torch._interactions._loss_on_tape import TapedLoss
+from sawlog.torch._interactions._recorder import places_of_sizes
+from sawlog.torch._interactions._replacement import ExampleTensor
+from sawlog.torch._interactions._tape import Operation, leaves
+
+_SIZED = {"bincount", "masked_select", "nonzero", "unique_consecutive", "unique_dim", "_unique2"}
+"""Operations whose results have sizes that depend on values."""
+
+_ROUNDING = 1e-9
+
+Numbers = tuple[tuple[str, tuple[str, int], tuple[float, ...]], ...]
+"""The names, lines and numbers of operations, in their order."""
+
+
+def numbers_of(loss: TapedLoss, tensors: Sequence[ExampleTensor]) -> Numbers:
+    """Return the numbers that a program may have computed from values of examples.
+
+    Args:
+        loss: the loss, and the operations that computed it.
+        tensors: those of which it is known which elements belong to which example.
+    """
+    tape, flow, reads, reals = loss.tape, Flow(loss.tape), False, False
+    wanted, scaling = (
+        needed(loss, [term.number for term in loss.terms])[0],
+        needed(loss, loss.roots)[0],
+    )
+    ordered = sorted(tensors, key=lambda each: each.position, reverse=True)
+    arrays = list(reversed(tape.arrays))
+    known: set[float] = set()
+    found = []
+    for place, operation in enumerate(tape.operations[: loss.end]):
+        while ordered and ordered[-1].position <= place:
+            flow.add(ordered.pop().number)
+        while arrays and arrays[-1][0] <= place:
+            reads = reals = flow.has(arrays.pop()[1]) or reads
+        own = [each for each in _numbers(operation) if each not in known] if reads else []
+        if place not in wanted:  # between the terms and the loss
+            own = [each for each in own if reals and place in scaling and not _is_count(each)]
+        if own:
+            found.append((name_of(operation), operation.line, tuple(own)))
+        value = tape.read.get(place)
+        if flow.follow(place, operation):
+            reads = reads or value is not None or name_of(operation) in _SIZED
+            reals = reals or type(value) is float
+        elif value:
+            known.update((value, -value, 1 / value))
+    return tuple(found)
+
+
+def are_whole(numbers: Numbers) -> bool:
+    """Return whether some of them are whole, so that two batches may have the same by chance."""
+    return any(each == int(each) for *_, own in numbers for each in own if math.isfinite(each))
+
+
+def refuse_other_numbers(before: Numbers, now: Numbers) -> None:
+    """Raise an error if the numbers of two batches of one structure differ.
+
+    Raises:
+        MixedExamplesError: they do.
+    """
+    if [each[:2] for each in before] != [each[:2] for each in now]:
+        return  # other operations, which show nothing
+    for (name, (file, line), one), (_, _, two) in zip(before, now, strict=True):
+        if len(one) != len(two):
+            continue
+        for a, b in zip(one, two, strict=True):
+            if a == b or (a != a and b != b):
+                continue
+            code = linecache.getline(file, line).strip() if file else ""
+            where = (f" of {file}:{line}" if file else "") + (f", `{code}`" if code else "")
+            raise MixedExamplesError(
+                f"A Python number differs from batch to batch: {a:.6g} and {b:.6g} in "
+                f"{name!r}{where}. Values of the examples were read before, so it was probably "
+                "computed from all of them, and then they have no gradients of their own; rows "
+                "of earlier batches of this pass are not right either. Hint: compute it for each "
+                "example by itself, or once before the batches; if it does not depend on the "
+                "batch, as in a schedule, make it a tensor: torch.tensor(number)."
+            )
+
+
+def _is_count(value: float) -> bool:
+    """Return whether a number or its inverse is whole."""
+    inverse = 1 / value if value else 0.0
+    return (
+        not math.isfinite(inverse)
+        or value == int(value)
+        or abs(inverse - round(inverse)) < _ROUNDING
+    )
+
+
+def _numbers(operation: Operation) -> Iterator[float]:
+    sizes = places_of_sizes(operation.call)
+    for place, argument in enumerate(operation.args):
+        if place not in sizes:
+            yield from _numbers_in(argument)
+    yield from _numbers_in(operation.kwargs)
+
+
+def _numbers_in(value: object) -> Iterator[float]:
+    for each in leaves(value):
+        if type(each) is float or type(each) is int:
+            yield each

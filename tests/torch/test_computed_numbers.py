@@ -1,0 +1,93 @@
+"""Python numbers that a program computes from values of the batch: they differ in the next one."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import sawlog
+from sawlog.errors import MixedExamplesError
+from tests.torch.interacting_programs import Net, hidden, losses_of
+from tests.torch.programs import Program, assert_alike, logged
+
+WRONG = {
+    "arithmetic": hidden(lambda h: h * (0.3 * float(h.mean()) + 0.7)),
+    "a root": hidden(lambda h: h / (float(h.detach().var()) + 1e-5) ** 0.5),
+    "a ratio of two": hidden(lambda h: h * (float(h.max()) / float(h.detach().std()))),
+    "a logarithm": hidden(lambda h: h * math.log(2 + float(h.detach().abs().max()))),
+    "a sum of several": hidden(lambda h: h / sum(float(row.detach().norm()) for row in h)),
+    "a whole number": hidden(lambda h: h * (1 + int(1000 * h.detach().mean().abs()))),
+    "by numpy": hidden(lambda h: h / float(h.detach().numpy().std())),
+    "a count": hidden(lambda h: h / int((h.detach() > 0).sum())),
+    "a length": hidden(lambda h: h / len((h.detach() > 0).nonzero())),
+    "a size": hidden(lambda h: h / h.detach()[h.detach() > 0].shape[0]),
+    "a balance of terms": lambda m, x, y: (
+        lambda one, two: one + two * (one.item() / two.item())
+    )(losses_of(m, x, y).mean(), (m(x) ** 2).mean()),
+}  # fmt: skip
+RIGHT = {
+    "looked at": lambda m, x, y: (
+        lambda h, each: (h.std().item(), len((h > 0).nonzero()), each.mean())[2]
+    )(m(x), losses_of(m, x, y)),
+    "constants": lambda m, x, y: (
+        lambda h: (h.std().item(), F.cross_entropy(0.7 * h / 3, y))[1]
+    )(m(x)),
+    "counts of labels": lambda m, x, y: (
+        lambda h: (h.std().item(), losses_of(m, x / int((y > 0).sum()), y).mean())[1]
+    )(m(x)),
+    "a schedule": lambda m, x, y: (
+        lambda h: (h.std().item(), F.cross_entropy(h * torch.tensor(float(x[0, 0])), y))[1]
+    )(m(x)),
+}  # fmt: skip
+
+
+def start(tmp_path):
+    torch.manual_seed(0)
+    model = Net().double().eval()
+    run = sawlog.init(project="run", root=tmp_path, config={"dtype": "float64"})
+    names = [n for n, _ in model.named_parameters() if "norm" not in n]
+    report = run.watch(model, names, quiet=True)
+    batches = [(torch.randn(6, 4).double(), torch.randint(0, 3, (6,))) for _ in range(5)]
+    return run, report, model, batches
+
+
+def go(run, model, loss, batches):
+    for number, (x, y) in enumerate(batches):
+        with run(data_id=np.arange(6) + 6 * number):
+            loss(model, x, y).backward()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_number_that_differs_from_batch_to_batch_is_refused(tmp_path, name):
+    run, _, model, batches = start(tmp_path)
+    with pytest.raises(MixedExamplesError, match="differs from batch to batch") as error:
+        go(run, model, WRONG[name], batches)
+    assert f"of {__file__}:" in str(error.value)
+    assert "Hint:" in str(error.value)
+    with pytest.raises(MixedExamplesError, match="differs from batch to batch"):
+        go(run, model, WRONG[name], batches[-1:])  # as before
+    run.finalize()
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_numbers_that_do_not_come_from_examples_are_right(tmp_path, name):
+    run, report, model, batches = start(tmp_path)
+    if name in ("a schedule", "counts of labels"):  # of the batch, the same for its examples
+        go(run, model, RIGHT[name], batches)
+        run.finalize()
+        return
+    go(run, model, RIGHT[name], batches)
+    run.finalize()
+    for number, batch in enumerate(batches):
+        expected = Program(model, batch, RIGHT[name]).alone()
+        found = logged(run, report, np.arange(6) + 6 * number)
+        assert_alike(found, {each: expected[each] for each in found})
+
+
+def test_nothing_is_compared_where_no_value_was_read(tmp_path):
+    run, _, model, batches = start(tmp_path)
+    scales = iter([0.3, 0.4, 0.5, 0.6, 0.7])
+    go(run, model, lambda m, x, y: F.cross_entropy(m(x) * next(scales), y), batches)
+    run.finalize()
