@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import sawlog.store
-from sawlog.cli import _compare, _sync, main
+from sawlog.cli import _attribute, _compare, _sync, main
 from sawlog.cli._scoring import damping_of, score_cell
 from sawlog.cli._sync import Sync
 from sawlog.cli._sync_state import SyncState, default_folder
 from sawlog.curvature import Relative, Typical
 from sawlog.errors import ArgumentError
+from sawlog.influence import Scores
 from sawlog.records import Entries
 from sawlog.sinks import MemorySink
 from tests.cli.stores import make_run
@@ -207,6 +208,14 @@ def test_colours_of_scores(value, coloured, style):
     found = score_cell(value, coloured)
     assert found.style == style
     assert float(found.plain) == value
+
+
+@pytest.mark.parametrize(("mode", "styles"), [("dot", ["green", "red"]), ("l2", ["", ""])])
+def test_distances_have_no_colours(mode, styles):
+    scores = Scores(
+        np.array(["q"]), np.array([[1, 2]]), np.array([[2.0, -1.0]]), about={"mode": mode}
+    )
+    assert [row[3].style for row in _attribute._cells(scores, {})] == styles
 
 
 class Opened:

@@ -217,3 +217,12 @@ def test_every_query_is_solved_to_the_tolerance(tolerance):
     left = np.linalg.norm(rows - solved @ matrix, axis=1) / np.linalg.norm(rows, axis=1)
     assert left.max() <= tolerance
     assert own.residual == pytest.approx(left.max(), rel=1e-6)
+
+
+def test_what_was_moved_to_a_device_is_not_sent_along():
+    sent = Curvature("diagonal", {"a": Diagonal(np.ones(2))}, count=5)
+    sent._moved["a", "device"] = lambda: None  # which no process can receive
+    found = pickle.loads(pickle.dumps(sent))
+    assert not found._moved
+    assert (found.kind, found.count) == ("diagonal", 5)
+    np.testing.assert_array_equal(found.solve("a", np.ones((1, 2)), 1.0), [[0.5, 0.5]])

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from sawlog import store
-from sawlog.influence import Scores, attribute
+from sawlog.curvature import Diagonal
+from sawlog.influence import Components, Scores, attribute
 from sawlog.influence._averages._rough_runs import scale_down
 from sawlog.influence._scoring_job import _as_columns, _greatest, _powers_of_two
 from sawlog.influence._training import _weighted
@@ -95,3 +96,21 @@ def test_steps_of_training_are_those_of_the_example(tmp_path):
     assert found(weigh=False) == {5: 1.0, 7: 10.0, 9: 100.0}
     assert found(steps=range(15, 31)) == {7: 5.0, 9: 400.0}
     assert found(steps=range(2)) == {}
+
+
+@pytest.mark.parametrize(
+    ("count", "train", "queries", "share"),
+    [
+        (1, [2.0, 1.0, 0.0], [1.0, 6.0, 3.0], 2 / 8),
+        (2, [2.0, 1.0, 0.0], [1.0, 6.0, 3.0], 1 / 4),
+        (3, [2.0, 1.0, 0.5], [1.0, 6.0, 3.0], 0.5 / 1.5),
+        (9, [2.0, 1.0, 0.5], [1.0, 6.0, 3.0], 0.5 / 1.5),  # there are no more
+        (1, [0.0], [3.0], 0.0),
+        (1, [3.0], [0.0], 1.0),
+        (1, [0.0], [0.0], 0.0),
+    ],
+)
+def test_the_share_that_lowers_components(count, train, queries, share):
+    """What both contribute to that eigenvalue is then equal."""
+    found = Components(count).share(Diagonal(np.array(train)), Diagonal(np.array(queries)))
+    assert found == pytest.approx(share)
