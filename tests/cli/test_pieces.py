@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import sawlog.store
-from sawlog.cli import _attribute, _compare, _sync, main
+from sawlog.cli import _attribute, _compare, _report, _sync, main
+from sawlog.cli._folders import one_store
 from sawlog.cli._scoring import damping_of, score_cell
 from sawlog.cli._sync import Sync
 from sawlog.cli._sync_state import SyncState, default_folder
 from sawlog.curvature import Relative, Typical
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, StoreNotFoundError
 from sawlog.influence import Scores
 from sawlog.records import Entries
 from sawlog.sinks import MemorySink
@@ -284,3 +285,29 @@ def test_runs_are_divided_among_processes(tmp_path, monkeypatch, capsys, runs, j
     assert sorted(path.name for share in shares for _, path in share) == [
         f"run-{number}" for number in range(runs)
     ]
+
+
+def test_examples_and_queries_of_a_report_are_described(tmp_path, monkeypatch, capsys):
+    """Each with the run that they belong to, before anything is scored."""
+    done = []
+    monkeypatch.setattr(_report, "_describe", lambda folder, data: done.append((folder, data)))
+    monkeypatch.setattr(_report, "_scored", lambda arguments, run: done.append(run))
+    monkeypatch.setattr(_report, "write_report", lambda runs, out, **_: out.write_text("a page"))
+    runs = [tmp_path / name for name in ("train", "test")]
+    options = ["--data", "a.csv", "--query-data", "b.csv", "-o", str(tmp_path / "page.html")]
+    assert main(["report", str(runs[0]), "--queries", str(runs[1]), *options]) == 0
+    assert done == [(runs[0], Path("a.csv")), (runs[1], Path("b.csv")), runs[1]]
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("names", [["scores", "logs"], ["a", "metrics", "b"], ["b", "a"]])
+def test_what_people_ask_for_most_is_listed_first(tmp_path, names):
+    for name in names:
+        sawlog.store.create(tmp_path / name / "own").close()
+    first = next((name for name in names if name in ("logs", "metrics")), min(names))
+    with pytest.raises(StoreNotFoundError) as caught:
+        one_store(tmp_path)
+    listed = str(caught.value).partition("in it: ")[2]
+    assert listed.startswith(f"{first}/own, ")
+    assert f"such as {tmp_path / first / 'own'};" in listed
+    assert one_store(tmp_path / first) == tmp_path / first / "own"

@@ -7,7 +7,7 @@ import pytest
 
 from sawlog.curvature import ConjugateGradients
 from sawlog.curvature._damping import Sampled, Spectrum
-from sawlog.curvature._layer import Kronecker, decomposed, without_rounding
+from sawlog.curvature._layer import FullMatrix, Kronecker, decomposed, without_rounding
 from sawlog.curvature._row_sums import (
     OuterProducts,
     RotatedSquares,
@@ -15,6 +15,7 @@ from sawlog.curvature._row_sums import (
     Squares,
     add_blocks,
 )
+from sawlog.errors import ArgumentError
 
 SHAPE = (3, 4)
 
@@ -171,3 +172,12 @@ def test_small_eigenvalues_are_no_rounding_errors():
     low, basis = decomposed(np.diag([1e-12, 1.0, 1e-18]))
     np.testing.assert_allclose(low, [0.0, 1e-12, 1.0], rtol=1e-9, atol=0)
     np.testing.assert_allclose(np.abs(basis) @ low, [1e-12, 1.0, 0.0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+def test_a_matrix_that_is_not_symmetric_is_refused_whatever_its_size(size):
+    matrix = size * np.array([[1.0, 0.25], [0.25, 1.0]])
+    FullMatrix.of(matrix, (2,))
+    FullMatrix.of(matrix + size * np.array([[0, 1e-7], [0, 0]]), (2,))
+    with pytest.raises(ArgumentError, match="symmetric"):
+        FullMatrix.of(matrix + size * np.array([[0, 1e-4], [0, 0]]), (2,))

@@ -5,7 +5,7 @@ import pytest
 
 from sawlog import store
 from sawlog.curvature import Diagonal
-from sawlog.influence import Components, Scores, attribute
+from sawlog.influence import Components, Scores, attribute, ensemble
 from sawlog.influence._averages._rough_runs import scale_down
 from sawlog.influence._scoring_job import _as_columns, _greatest, _powers_of_two
 from sawlog.influence._training import _weighted
@@ -114,3 +114,50 @@ def test_the_share_that_lowers_components(count, train, queries, share):
     """What both contribute to that eigenvalue is then equal."""
     found = Components(count).share(Diagonal(np.array(train)), Diagonal(np.array(queries)))
     assert found == pytest.approx(share)
+
+
+@pytest.mark.parametrize("mode", ["dot", "cosine", "l2"])
+def test_every_layer_counts(mode):
+    """Of several layers, in one block or many, also where their rows differ in size."""
+    sizes = {"a": (3,), "b": (2, 2), "c": (5,), "d": (1,)}
+    train, queries = (
+        {name: RNG.normal(size=(n, *shape)) for name, shape in sizes.items()} for n in (7, 3)
+    )
+    t, q = (
+        np.concatenate([v.reshape(len(v), -1) for v in own.values()], 1) for own in (train, queries)
+    )
+    dots = q @ t.T
+    lengths = np.linalg.norm(q, axis=1)[:, None], np.linalg.norm(t, axis=1)[None]
+    wanted = {
+        "dot": dots,
+        "cosine": dots / (lengths[0] * lengths[1]),
+        "l2": -((q[:, None] - t[None]) ** 2).sum(2),
+    }[mode]
+    for budget in (1, 1 << 30):
+        found = attribute(train, queries, curvature="identity", mode=mode, budget=budget)
+        np.testing.assert_allclose(found.values, wanted, rtol=1e-5, atol=1e-6)
+    if mode == "dot":
+        apart = attribute(train, queries, curvature="identity", per_layer=True).layers
+        np.testing.assert_allclose(sum(apart.values()), wanted, rtol=1e-5, atol=1e-6)
+        for name, values in apart.items():
+            own = queries[name].reshape(3, -1) @ train[name].reshape(7, -1).T
+            np.testing.assert_allclose(values, own, rtol=1e-5, atol=1e-6)
+
+
+def test_distances_of_rows_that_are_almost_equal():
+    """They are small differences of large numbers, of which single precision leaves nothing."""
+    query = np.float32(1000) + RNG.normal(size=(2, 50)).astype(np.float32)
+    train = np.concatenate([query, query + np.float32(0.0625), query[:1] * 2])
+    found = attribute({"w": train}, {"w": query}, curvature="identity", mode="l2").values
+    exact = train[None].astype(np.float64) - query[:, None].astype(np.float64)
+    np.testing.assert_allclose(found, -(exact**2).sum(2), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 2.0]])
+def test_a_sum_with_weights_has_no_standard_errors(weights):
+    parts = [Scores(np.array(["q"]), np.arange(3), RNG.normal(size=(1, 3))) for _ in range(2)]
+    found = ensemble(parts, weights, keep=True)
+    shares = [0.5, 0.5] if weights is None else weights
+    wanted = shares[0] * parts[0].values + shares[1] * parts[1].values
+    np.testing.assert_allclose(found.values, wanted)
+    assert (found.standard_errors is None) == (found.members is None) == (weights is not None)

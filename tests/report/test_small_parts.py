@@ -323,3 +323,14 @@ def test_measured_values_stay_finite(values, kind):
     back = np.frombuffer(base64.b64decode(found[1]), f"<{found[0]}")
     assert found[0] == kind
     np.testing.assert_allclose(back, values, rtol=1e-6)
+
+
+def test_parts_that_there_are_not(tmp_path):
+    with sawlog.store.create(tmp_path / "s") as writer:
+        writer.log({"x": 1.0}, step=0)
+    source = PageSource([tmp_path])
+    (run,) = source.runs
+    assert source.part(f"curves/{run}")["series"]
+    for odd in (f"curves/{run}/0", f"attribution/{run}/0", f"odd/{run}", "curves/odd", "index/0"):
+        with pytest.raises(KeyError):
+            source.part(odd)
