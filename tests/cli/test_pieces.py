@@ -311,3 +311,12 @@ def test_what_people_ask_for_most_is_listed_first(tmp_path, names):
     assert listed.startswith(f"{first}/own, ")
     assert f"such as {tmp_path / first / 'own'};" in listed
     assert one_store(tmp_path / first) == tmp_path / first / "own"
+
+
+def test_notes_of_a_run_are_not_sent(tmp_path, done):
+    with sawlog.store.create(tmp_path / "s") as writer:
+        writer.log({"provenance": np.zeros(3, np.uint8), "x": 1.0}, step=0)
+    sinks = _sync._OpenSinks()
+    sent, _ = _sync._sync_one(arguments(tmp_path), "s", tmp_path / "s", sinks)
+    assert sent.sent == 1
+    assert list(sinks.by_name["s"].logs) == ["x"]

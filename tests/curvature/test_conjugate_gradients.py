@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
+import sawlog.curvature
 from sawlog import influence
 from sawlog.curvature import (
     ConjugateGradients,
@@ -226,3 +227,14 @@ def test_what_was_moved_to_a_device_is_not_sent_along():
     assert not found._moved
     assert (found.kind, found.count) == ("diagonal", 5)
     np.testing.assert_array_equal(found.solve("a", np.ones((1, 2)), 1.0), [[0.5, 0.5]])
+
+
+def test_a_curvature_remembers_the_weights_it_is_of(tmp_path):
+    of = [{"weights": "w", "tensors": {"a": "1"}, "projection": ""}]
+    for name, own in {
+        "layers": Curvature("diagonal", {"a": Diagonal(np.ones(2))}, None, 5, of),
+        "joint": Curvature("fisher", {}, Joint(np.eye(2), {"a": (2,)}), 5, of),
+    }.items():
+        own.save(tmp_path / name)
+        found = sawlog.curvature.load(tmp_path / name)
+        assert (list(found.provenance), found.count, found.kind) == (of, 5, own.kind)

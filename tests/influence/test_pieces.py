@@ -6,6 +6,7 @@ import pytest
 from sawlog import store
 from sawlog.curvature import Diagonal
 from sawlog.influence import Components, Scores, attribute, ensemble
+from sawlog.influence._averages._average import average
 from sawlog.influence._averages._rough_runs import scale_down
 from sawlog.influence._scoring_job import _as_columns, _greatest, _powers_of_two
 from sawlog.influence._training import _weighted
@@ -161,3 +162,13 @@ def test_a_sum_with_weights_has_no_standard_errors(weights):
     wanted = shares[0] * parts[0].values + shares[1] * parts[1].values
     np.testing.assert_allclose(found.values, wanted)
     assert (found.standard_errors is None) == (found.members is None) == (weights is not None)
+
+
+def test_examples_of_runs_that_are_no_pairs_are_not_weighed():
+    """Which examples a run has matters for complementary halves alone."""
+    parts = RNG.normal(size=(6, 2, 3, 5))
+    present = RNG.random((6, 5)) < 0.5
+    for kind in ("mean", "robust"):
+        one, other = (average(parts, kind, present=own) for own in (None, present))
+        np.testing.assert_array_equal(one.values, other.values)
+        np.testing.assert_array_equal(one.errors, other.errors)

@@ -99,3 +99,44 @@ def test_a_reduction_of_nothing_is_no_entry(mode: str) -> None:
         assert "x" not in dict(logs)
     _, logs = sawlog.spool(f, reduce=mode)(jnp.ones(2))
     assert float(logs["x"]) == (2.0 if mode in ("sum", "count") else 1.0)
+
+
+@pytest.mark.parametrize("buffer", [1, 2, 5, 8, 100])
+def test_a_loop_of_unknown_length_in_a_scan_keeps_its_place(buffer: int) -> None:
+    """What was logged before it is sent before it, whatever the buffer has room for."""
+
+    def f(x: Any) -> Any:
+        def body(c: Any, i: Any) -> Any:
+            sawlog.log({"x": 100.0 * i})
+
+            def turn(j: Any) -> Any:
+                sawlog.log({"x": 100.0 * i + j + 1})
+                return j + 1
+
+            return c + lax.while_loop(lambda j: j < i, turn, 0.0), None
+
+        return lax.scan(body, x, jnp.arange(4.0))[0]
+
+    out, seen = called(lambda c: sawlog.tap(f, c, buffer=buffer), 0.0)
+    assert float(out) == 6.0
+    found = [value for logs in seen for value in np.ravel(logs.entries()["x"]).tolist()]
+    assert found == [100.0 * i + j for i in range(4) for j in range(i + 1)]
+
+
+def test_logs_that_a_tap_keeps_are_there_inside_of_a_program() -> None:
+    def f(x: Any) -> Any:
+        sawlog.log({"x": x})
+        return x
+
+    for keep in (False, True):
+        seen: list[Any] = []
+        tapped = sawlog.tap(f, seen.append, keep_logs=keep)
+        for fun in (
+            jax.jit(tapped),
+            lambda x, own=tapped: lax.scan(lambda c, x: (c, own(x)), 0, x),
+        ):
+            seen.clear()
+            _, logs = sawlog.spool(fun)(jnp.arange(2.0))
+            jax.effects_barrier()
+            assert seen
+            assert ("x" in dict(logs)) is keep

@@ -334,3 +334,20 @@ def test_parts_that_there_are_not(tmp_path):
     for odd in (f"curves/{run}/0", f"attribution/{run}/0", f"odd/{run}", "curves/odd", "index/0"):
         with pytest.raises(KeyError):
             source.part(odd)
+
+
+@pytest.mark.parametrize("values", [[0.0, np.inf, np.inf], [np.nan] * 3, [np.inf] * 4])
+def test_what_is_not_finite_is_not_evenly_spaced(values):
+    (found,) = packed(values).items()
+    np.testing.assert_array_equal(np.frombuffer(base64.b64decode(found[1]), "<f4"), values)
+
+
+@pytest.mark.parametrize(("points", "thinned"), [(2, True), (4, False)])
+def test_a_thinned_curve_has_its_range(tmp_path, points, thinned):
+    with sawlog.store.create(tmp_path / "s") as writer:
+        writer.extend({"x": np.array([1.0, 3.0, 8.0, 2.0])}, step=np.arange(4))
+    ((own,),) = [
+        each["curves"] for each in _series_parts.curves_part(tmp_path / "s", points)["series"]
+    ]
+    assert ("least" in own, "greatest" in own) == (thinned, thinned)
+    assert own["entries"] == 4
