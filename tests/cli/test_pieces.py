@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sawlog.store
-from sawlog.cli import _attribute, _compare, _report, _sync, main
+from sawlog.cli import _attribute, _compare, _report, _sync, _tail, main
 from sawlog.cli._folders import one_store
 from sawlog.cli._scoring import damping_of, score_cell
 from sawlog.cli._sync import Sync
@@ -320,3 +320,22 @@ def test_notes_of_a_run_are_not_sent(tmp_path, done):
     sent, _ = _sync._sync_one(arguments(tmp_path), "s", tmp_path / "s", sinks)
     assert sent.sent == 1
     assert list(sinks.by_name["s"].logs) == ["x"]
+
+
+def test_entries_without_steps_are_numbered_from_the_first(tmp_path):
+    """Also those that are logged while the run is followed."""
+    seen, found = {}, []
+    with sawlog.store.create(tmp_path / "s", interval=None) as writer:
+        for part in ([1.0, 2.0], [3.0], [4.0, 5.0]):
+            writer.extend({"x": np.array(part)})
+            writer.flush()
+            with sawlog.store.open(tmp_path / "s") as reader:
+                found.append(list(_tail._new_lines(reader, (), seen, None)))
+    assert [[(at["entry"], values["x"]) for at, values in each] for each in found] == [
+        [(0, 1.0), (1, 2.0)],
+        [(2, 3.0)],
+        [(3, 4.0), (4, 5.0)],
+    ]
+    with sawlog.store.open(tmp_path / "s") as reader:
+        last = list(_tail._new_lines(reader, (), {}, 2))
+    assert [values["x"] for _, values in last] == [4.0, 5.0]

@@ -5,7 +5,17 @@ import pytest
 
 from sawlog import store
 from sawlog.curvature import Diagonal
-from sawlog.influence import Components, Scores, attribute, ensemble
+from sawlog.curvature._curvature import IDENTITY
+from sawlog.errors import ArgumentError
+from sawlog.influence import (
+    Components,
+    Logs,
+    Scores,
+    _self_influence,
+    attribute,
+    ensemble,
+    self_influence,
+)
 from sawlog.influence._averages._average import average
 from sawlog.influence._averages._rough_runs import scale_down
 from sawlog.influence._scoring_job import _as_columns, _greatest, _powers_of_two
@@ -172,3 +182,23 @@ def test_examples_of_runs_that_are_no_pairs_are_not_weighed():
         one, other = (average(parts, kind, present=own) for own in (None, present))
         np.testing.assert_array_equal(one.values, other.values)
         np.testing.assert_array_equal(one.errors, other.errors)
+
+
+@pytest.mark.parametrize("weights", ["same", "any"])
+def test_the_curvature_of_self_influence_is_of_the_same_weights(monkeypatch, weights):
+    asked = []
+
+    def spy(rows, kind, **options):
+        asked.append(options["weights"])
+        return IDENTITY
+
+    monkeypatch.setattr(_self_influence, "curvature_for", spy)
+    found = self_influence({"w": np.array([[3.0, 4.0]])}, weights=weights)
+    assert found.values.tolist() == [25.0]
+    assert asked == [weights]
+
+
+@pytest.mark.parametrize("ids", [[1, 1, 2], ["a", "b", "a"], [7, 7, 7]])
+def test_an_id_names_one_example(ids):
+    with pytest.raises(ArgumentError, match="Some examples have the same id"):
+        Logs({"w": np.ones((3, 2))}, ids=ids)
