@@ -15,6 +15,9 @@ from sawlog.curvature import (
     Kronecker,
     Relative,
 )
+from sawlog.curvature._choose_damping import choose_damping
+from sawlog.curvature._corrected import Corrected
+from sawlog.curvature._layer import FullMatrix
 from sawlog.errors import ArgumentError
 
 SHAPES = {"a": (2, 3), "b": (4,)}
@@ -238,3 +241,23 @@ def test_a_curvature_remembers_the_weights_it_is_of(tmp_path):
         own.save(tmp_path / name)
         found = sawlog.curvature.load(tmp_path / name)
         assert (list(found.provenance), found.count, found.kind) == (of, 5, own.kind)
+
+
+def test_functions_count_outside_of_the_basis():
+    """Fewer rows than elements leave directions whose eigenvalue is 0."""
+    rows = RNG.normal(size=(3, 6))
+    own = Curvature("fisher", {"a": FullMatrix.of_rows(rows, (2, 3))})
+    values, basis = np.linalg.eigh(rows.T @ rows / 3)
+    values = np.where(values > 1e-12, values, 0.0)
+    wanted = ROWS["a"].reshape(5, 6) @ (basis * 3 * np.exp(-values)) @ basis.T
+    found = own.transform_all({"a": ROWS["a"]}, lambda name, values: 3 * np.exp(-values))
+    np.testing.assert_allclose(found["a"].reshape(5, 6), wanted, rtol=1e-9)
+
+
+def test_damping_of_corrected_gradients_is_that_of_the_multiplied_ones():
+    rows, held_out = RNG.normal(size=(3, 6)), RNG.normal(size=(4, 6))
+    factors = np.array([0.1, 10.0, 1.0, 0.2, 5.0, 2.0])
+    inner = FullMatrix.of_rows(rows * factors, (6,))
+    plain = choose_damping(Curvature("fisher", {"a": inner}), {"a": held_out * factors})
+    own = choose_damping(Curvature("fisher", {"a": Corrected(inner, factors)}), {"a": held_out})
+    assert own == plain
