@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from sawlog.capture import _run_core
 from sawlog.capture._metrics import RunMetrics
 from sawlog.capture._run_core import RunCore
 from sawlog.errors import LogValueError
@@ -105,3 +106,13 @@ def test_sinks_of_the_user_stay_open_when_a_pass_ends(tmp_path):
     metrics.close()
     assert memory.closed
     assert memory.logs["x"].tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("config", [None, {}, {"compress": 3}])
+def test_options_of_a_run_are_kept_unless_others_are_given(tmp_path, monkeypatch, config):
+    kept = read(None, compress=5, statistic="mean")
+    monkeypatch.setattr(_run_core, "load_options", lambda path: (kept, []))
+    run = RunCore("run", root=tmp_path, config=config)
+    assert run.options == (kept if config is None else read(config))
+    monkeypatch.setattr(_run_core, "load_options", lambda path: None)
+    assert RunCore("run", root=tmp_path, config=config).options == read(config)

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 import sawlog.store
-from sawlog.cli import _compare, _sync, main
+from sawlog.cli import _attribute, _compare, _report, _sync, _tail, main
+from sawlog.cli._folders import one_store
 from sawlog.cli._scoring import damping_of, score_cell
 from sawlog.cli._sync import Sync
 from sawlog.cli._sync_state import SyncState, default_folder
 from sawlog.curvature import Relative, Typical
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, StoreNotFoundError
+from sawlog.influence import Scores
 from sawlog.records import Entries
 from sawlog.sinks import MemorySink
 from tests.cli.stores import make_run
@@ -223,6 +225,14 @@ def test_colours_of_scores(value, coloured, style):
     assert float(found.plain) == value
 
 
+@pytest.mark.parametrize(("mode", "styles"), [("dot", ["green", "red"]), ("l2", ["", ""])])
+def test_distances_have_no_colours(mode, styles):
+    scores = Scores(
+        np.array(["q"]), np.array([[1, 2]]), np.array([[2.0, -1.0]]), about={"mode": mode}
+    )
+    assert [row[3].style for row in _attribute._cells(scores, {})] == styles
+
+
 class Opened:
     """In place of a tracker's sink: what it was opened with."""
 
@@ -289,3 +299,57 @@ def test_runs_are_divided_among_processes(tmp_path, monkeypatch, capsys, runs, j
     assert sorted(path.name for share in shares for _, path in share) == [
         f"run-{number}" for number in range(runs)
     ]
+
+
+def test_examples_and_queries_of_a_report_are_described(tmp_path, monkeypatch, capsys):
+    """Each with the run that they belong to, before anything is scored."""
+    done = []
+    monkeypatch.setattr(_report, "_describe", lambda folder, data: done.append((folder, data)))
+    monkeypatch.setattr(_report, "_scored", lambda arguments, run: done.append(run))
+    monkeypatch.setattr(_report, "write_report", lambda runs, out, **_: out.write_text("a page"))
+    runs = [tmp_path / name for name in ("train", "test")]
+    options = ["--data", "a.csv", "--query-data", "b.csv", "-o", str(tmp_path / "page.html")]
+    assert main(["report", str(runs[0]), "--queries", str(runs[1]), *options]) == 0
+    assert done == [(runs[0], Path("a.csv")), (runs[1], Path("b.csv")), runs[1]]
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("names", [["scores", "logs"], ["a", "metrics", "b"], ["b", "a"]])
+def test_what_people_ask_for_most_is_listed_first(tmp_path, names):
+    for name in names:
+        sawlog.store.create(tmp_path / name / "own").close()
+    first = next((name for name in names if name in ("logs", "metrics")), min(names))
+    with pytest.raises(StoreNotFoundError) as caught:
+        one_store(tmp_path)
+    listed = str(caught.value).partition("in it: ")[2]
+    assert listed.startswith(f"{first}/own, ")
+    assert f"such as {tmp_path / first / 'own'};" in listed
+    assert one_store(tmp_path / first) == tmp_path / first / "own"
+
+
+def test_notes_of_a_run_are_not_sent(tmp_path, done):
+    with sawlog.store.create(tmp_path / "s") as writer:
+        writer.log({"provenance": np.zeros(3, np.uint8), "x": 1.0}, step=0)
+    sinks = _sync._OpenSinks()
+    sent, _ = _sync._sync_one(arguments(tmp_path), "s", tmp_path / "s", sinks)
+    assert sent.sent == 1
+    assert list(sinks.by_name["s"].logs) == ["x"]
+
+
+def test_entries_without_steps_are_numbered_from_the_first(tmp_path):
+    """Also those that are logged while the run is followed."""
+    seen, found = {}, []
+    with sawlog.store.create(tmp_path / "s", interval=None) as writer:
+        for part in ([1.0, 2.0], [3.0], [4.0, 5.0]):
+            writer.extend({"x": np.array(part)})
+            writer.flush()
+            with sawlog.store.open(tmp_path / "s") as reader:
+                found.append(list(_tail._new_lines(reader, (), seen, None)))
+    assert [[(at["entry"], values["x"]) for at, values in each] for each in found] == [
+        [(0, 1.0), (1, 2.0)],
+        [(2, 3.0)],
+        [(3, 4.0), (4, 5.0)],
+    ]
+    with sawlog.store.open(tmp_path / "s") as reader:
+        last = list(_tail._new_lines(reader, (), {}, 2))
+    assert [values["x"] for _, values in last] == [4.0, 5.0]

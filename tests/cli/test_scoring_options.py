@@ -30,6 +30,7 @@ SHARED = [
     (["--typical", "0.25"], {"damping": Typical(0.25)}),
     ([], {"damping": None, "curvature": "diagonal", "weights": "same", "nonfinite": "error"}),
     (["--names", "b"], {"names": ["b"]}),
+    (["--names", "b", "a"], {"names": ["a", "b"]}),
     (["--budget", "2MiB"], {"budget": 2 << 20}),
     (["--weights", "any"], {"weights": "any"}),
     (["--nonfinite", "keep"], {"nonfinite": "keep"}),

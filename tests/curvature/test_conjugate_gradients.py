@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
+import sawlog.curvature
 from sawlog import influence
 from sawlog.curvature import (
     ConjugateGradients,
@@ -14,6 +15,9 @@ from sawlog.curvature import (
     Kronecker,
     Relative,
 )
+from sawlog.curvature._choose_damping import choose_damping
+from sawlog.curvature._corrected import Corrected
+from sawlog.curvature._layer import FullMatrix
 from sawlog.errors import ArgumentError
 
 SHAPES = {"a": (2, 3), "b": (4,)}
@@ -217,3 +221,43 @@ def test_every_query_is_solved_to_the_tolerance(tolerance):
     left = np.linalg.norm(rows - solved @ matrix, axis=1) / np.linalg.norm(rows, axis=1)
     assert left.max() <= tolerance
     assert own.residual == pytest.approx(left.max(), rel=1e-6)
+
+
+def test_what_was_moved_to_a_device_is_not_sent_along():
+    sent = Curvature("diagonal", {"a": Diagonal(np.ones(2))}, count=5)
+    sent._moved["a", "device"] = lambda: None  # which no process can receive
+    found = pickle.loads(pickle.dumps(sent))
+    assert not found._moved
+    assert (found.kind, found.count) == ("diagonal", 5)
+    np.testing.assert_array_equal(found.solve("a", np.ones((1, 2)), 1.0), [[0.5, 0.5]])
+
+
+def test_a_curvature_remembers_the_weights_it_is_of(tmp_path):
+    of = [{"weights": "w", "tensors": {"a": "1"}, "projection": ""}]
+    for name, own in {
+        "layers": Curvature("diagonal", {"a": Diagonal(np.ones(2))}, None, 5, of),
+        "joint": Curvature("fisher", {}, Joint(np.eye(2), {"a": (2,)}), 5, of),
+    }.items():
+        own.save(tmp_path / name)
+        found = sawlog.curvature.load(tmp_path / name)
+        assert (list(found.provenance), found.count, found.kind) == (of, 5, own.kind)
+
+
+def test_functions_count_outside_of_the_basis():
+    """Fewer rows than elements leave directions whose eigenvalue is 0."""
+    rows = RNG.normal(size=(3, 6))
+    own = Curvature("fisher", {"a": FullMatrix.of_rows(rows, (2, 3))})
+    values, basis = np.linalg.eigh(rows.T @ rows / 3)
+    values = np.where(values > 1e-12, values, 0.0)
+    wanted = ROWS["a"].reshape(5, 6) @ (basis * 3 * np.exp(-values)) @ basis.T
+    found = own.transform_all({"a": ROWS["a"]}, lambda name, values: 3 * np.exp(-values))
+    np.testing.assert_allclose(found["a"].reshape(5, 6), wanted, rtol=1e-9)
+
+
+def test_damping_of_corrected_gradients_is_that_of_the_multiplied_ones():
+    rows, held_out = RNG.normal(size=(3, 6)), RNG.normal(size=(4, 6))
+    factors = np.array([0.1, 10.0, 1.0, 0.2, 5.0, 2.0])
+    inner = FullMatrix.of_rows(rows * factors, (6,))
+    plain = choose_damping(Curvature("fisher", {"a": inner}), {"a": held_out * factors})
+    own = choose_damping(Curvature("fisher", {"a": Corrected(inner, factors)}), {"a": held_out})
+    assert own == plain

@@ -1,13 +1,14 @@
 """Sums over parts of the rows: merged in any way, they are those of all rows."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from sawlog.curvature import ConjugateGradients
+from sawlog.curvature import ConjugateGradients, fit
 from sawlog.curvature._damping import Sampled, Spectrum
-from sawlog.curvature._layer import Kronecker, decomposed, without_rounding
+from sawlog.curvature._layer import FullMatrix, Kronecker, decomposed, without_rounding
 from sawlog.curvature._row_sums import (
     OuterProducts,
     RotatedSquares,
@@ -15,6 +16,7 @@ from sawlog.curvature._row_sums import (
     Squares,
     add_blocks,
 )
+from sawlog.errors import ArgumentError
 
 SHAPE = (3, 4)
 
@@ -171,3 +173,26 @@ def test_small_eigenvalues_are_no_rounding_errors():
     low, basis = decomposed(np.diag([1e-12, 1.0, 1e-18]))
     np.testing.assert_allclose(low, [0.0, 1e-12, 1.0], rtol=1e-9, atol=0)
     np.testing.assert_allclose(np.abs(basis) @ low, [1e-12, 1.0, 0.0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+def test_a_matrix_that_is_not_symmetric_is_refused_whatever_its_size(size):
+    matrix = size * np.array([[1.0, 0.25], [0.25, 1.0]])
+    FullMatrix.of(matrix, (2,))
+    FullMatrix.of(matrix + size * np.array([[0, 1e-7], [0, 0]]), (2,))
+    with pytest.raises(ArgumentError, match="symmetric"):
+        FullMatrix.of(matrix + size * np.array([[0, 1e-4], [0, 0]]), (2,))
+
+
+def test_factors_of_another_order_are_refused():
+    """As many elements are not enough: those of a transposed matrix are others."""
+    rows = np.random.default_rng(0).normal(size=(5, 2, 3))
+    left, right = np.eye(2), 2 * np.eye(3)
+    for factors, fits in (((left, right), True), ((right, left), False)):
+        measured = SimpleNamespace(kfac=lambda block, own=factors: own)
+        for kind in ("kfac", "ekfac"):
+            if fits:
+                assert fit(kind, lambda: iter([{"w": rows}]), measured).count == 5
+                continue
+            with pytest.raises(ArgumentError, match=r"gradients of the shape \[3, 2\]"):
+                fit(kind, lambda: iter([{"w": rows}]), measured)

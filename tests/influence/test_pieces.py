@@ -4,7 +4,19 @@ import numpy as np
 import pytest
 
 from sawlog import store
-from sawlog.influence import Scores, attribute
+from sawlog.curvature import Diagonal
+from sawlog.curvature._curvature import IDENTITY
+from sawlog.errors import ArgumentError
+from sawlog.influence import (
+    Components,
+    Logs,
+    Scores,
+    _self_influence,
+    attribute,
+    ensemble,
+    self_influence,
+)
+from sawlog.influence._averages._average import average
 from sawlog.influence._averages._rough_runs import scale_down
 from sawlog.influence._scoring_job import _as_columns, _greatest, _powers_of_two
 from sawlog.influence._training import _weighted
@@ -95,3 +107,98 @@ def test_steps_of_training_are_those_of_the_example(tmp_path):
     assert found(weigh=False) == {5: 1.0, 7: 10.0, 9: 100.0}
     assert found(steps=range(15, 31)) == {7: 5.0, 9: 400.0}
     assert found(steps=range(2)) == {}
+
+
+@pytest.mark.parametrize(
+    ("count", "train", "queries", "share"),
+    [
+        (1, [2.0, 1.0, 0.0], [1.0, 6.0, 3.0], 2 / 8),
+        (2, [2.0, 1.0, 0.0], [1.0, 6.0, 3.0], 1 / 4),
+        (3, [2.0, 1.0, 0.5], [1.0, 6.0, 3.0], 0.5 / 1.5),
+        (9, [2.0, 1.0, 0.5], [1.0, 6.0, 3.0], 0.5 / 1.5),  # there are no more
+        (1, [0.0], [3.0], 0.0),
+        (1, [3.0], [0.0], 1.0),
+        (1, [0.0], [0.0], 0.0),
+    ],
+)
+def test_the_share_that_lowers_components(count, train, queries, share):
+    """What both contribute to that eigenvalue is then equal."""
+    found = Components(count).share(Diagonal(np.array(train)), Diagonal(np.array(queries)))
+    assert found == pytest.approx(share)
+
+
+@pytest.mark.parametrize("mode", ["dot", "cosine", "l2"])
+def test_every_layer_counts(mode):
+    """Of several layers, in one block or many, also where their rows differ in size."""
+    sizes = {"a": (3,), "b": (2, 2), "c": (5,), "d": (1,)}
+    train, queries = (
+        {name: RNG.normal(size=(n, *shape)) for name, shape in sizes.items()} for n in (7, 3)
+    )
+    t, q = (
+        np.concatenate([v.reshape(len(v), -1) for v in own.values()], 1) for own in (train, queries)
+    )
+    dots = q @ t.T
+    lengths = np.linalg.norm(q, axis=1)[:, None], np.linalg.norm(t, axis=1)[None]
+    wanted = {
+        "dot": dots,
+        "cosine": dots / (lengths[0] * lengths[1]),
+        "l2": -((q[:, None] - t[None]) ** 2).sum(2),
+    }[mode]
+    for budget in (1, 1 << 30):
+        found = attribute(train, queries, curvature="identity", mode=mode, budget=budget)
+        np.testing.assert_allclose(found.values, wanted, rtol=1e-5, atol=1e-6)
+    if mode == "dot":
+        apart = attribute(train, queries, curvature="identity", per_layer=True).layers
+        np.testing.assert_allclose(sum(apart.values()), wanted, rtol=1e-5, atol=1e-6)
+        for name, values in apart.items():
+            own = queries[name].reshape(3, -1) @ train[name].reshape(7, -1).T
+            np.testing.assert_allclose(values, own, rtol=1e-5, atol=1e-6)
+
+
+def test_distances_of_rows_that_are_almost_equal():
+    """They are small differences of large numbers, of which single precision leaves nothing."""
+    query = np.float32(1000) + RNG.normal(size=(2, 50)).astype(np.float32)
+    train = np.concatenate([query, query + np.float32(0.0625), query[:1] * 2])
+    found = attribute({"w": train}, {"w": query}, curvature="identity", mode="l2").values
+    exact = train[None].astype(np.float64) - query[:, None].astype(np.float64)
+    np.testing.assert_allclose(found, -(exact**2).sum(2), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 2.0]])
+def test_a_sum_with_weights_has_no_standard_errors(weights):
+    parts = [Scores(np.array(["q"]), np.arange(3), RNG.normal(size=(1, 3))) for _ in range(2)]
+    found = ensemble(parts, weights, keep=True)
+    shares = [0.5, 0.5] if weights is None else weights
+    wanted = shares[0] * parts[0].values + shares[1] * parts[1].values
+    np.testing.assert_allclose(found.values, wanted)
+    assert (found.standard_errors is None) == (found.members is None) == (weights is not None)
+
+
+def test_examples_of_runs_that_are_no_pairs_are_not_weighed():
+    """Which examples a run has matters for complementary halves alone."""
+    parts = RNG.normal(size=(6, 2, 3, 5))
+    present = RNG.random((6, 5)) < 0.5
+    for kind in ("mean", "robust"):
+        one, other = (average(parts, kind, present=own) for own in (None, present))
+        np.testing.assert_array_equal(one.values, other.values)
+        np.testing.assert_array_equal(one.errors, other.errors)
+
+
+@pytest.mark.parametrize("weights", ["same", "any"])
+def test_the_curvature_of_self_influence_is_of_the_same_weights(monkeypatch, weights):
+    asked = []
+
+    def spy(rows, kind, **options):
+        asked.append(options["weights"])
+        return IDENTITY
+
+    monkeypatch.setattr(_self_influence, "curvature_for", spy)
+    found = self_influence({"w": np.array([[3.0, 4.0]])}, weights=weights)
+    assert found.values.tolist() == [25.0]
+    assert asked == [weights]
+
+
+@pytest.mark.parametrize("ids", [[1, 1, 2], ["a", "b", "a"], [7, 7, 7]])
+def test_an_id_names_one_example(ids):
+    with pytest.raises(ArgumentError, match="Some examples have the same id"):
+        Logs({"w": np.ones((3, 2))}, ids=ids)

@@ -1,5 +1,6 @@
 """What a page packs, ranks and picks, piece by piece."""
 
+import base64
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,14 @@ from sawlog.example_data import Example
 from sawlog.influence import Ranking, Scores
 from sawlog.report import _attribution, _label_part, _live_source, _series_parts
 from sawlog.report._bm25 import bm25
-from sawlog.report._encode import MOST_TEXT, exact, example_json, histogram, packed
+from sawlog.report._encode import (
+    MOST_TEXT,
+    exact,
+    example_json,
+    histogram,
+    packed,
+    packed_values,
+)
 from sawlog.report._source import PageOptions, PageSource
 
 
@@ -296,3 +304,50 @@ def test_tables_of_a_store_and_of_rows_are_shown(tmp_path):
         for run in source.runs.values()
     }
     assert found == {"plain": [(".", 2)], "run": [("logs/whole-float32", 4)]}
+    rows = {run["name"]: run["rows"] for run in source.part("index")["runs"]}
+    assert rows == {"plain": 2, "run": 4}
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([0.1, 1e38], "f4"),
+        ([0.1, 1e39], "f8"),
+        ([-1e300, 0.0], "f8"),
+        ([np.nan, np.inf, -np.inf], "f4"),
+        ([np.inf, 1e39], "f8"),
+    ],
+)
+def test_measured_values_stay_finite(values, kind):
+    (found,) = packed_values(values).items()
+    back = np.frombuffer(base64.b64decode(found[1]), f"<{found[0]}")
+    assert found[0] == kind
+    np.testing.assert_allclose(back, values, rtol=1e-6)
+
+
+def test_parts_that_there_are_not(tmp_path):
+    with sawlog.store.create(tmp_path / "s") as writer:
+        writer.log({"x": 1.0}, step=0)
+    source = PageSource([tmp_path])
+    (run,) = source.runs
+    assert source.part(f"curves/{run}")["series"]
+    for odd in (f"curves/{run}/0", f"attribution/{run}/0", f"odd/{run}", "curves/odd", "index/0"):
+        with pytest.raises(KeyError):
+            source.part(odd)
+
+
+@pytest.mark.parametrize("values", [[0.0, np.inf, np.inf], [np.nan] * 3, [np.inf] * 4])
+def test_what_is_not_finite_is_not_evenly_spaced(values):
+    (found,) = packed(values).items()
+    np.testing.assert_array_equal(np.frombuffer(base64.b64decode(found[1]), "<f4"), values)
+
+
+@pytest.mark.parametrize(("points", "thinned"), [(2, True), (4, False)])
+def test_a_thinned_curve_has_its_range(tmp_path, points, thinned):
+    with sawlog.store.create(tmp_path / "s") as writer:
+        writer.extend({"x": np.array([1.0, 3.0, 8.0, 2.0])}, step=np.arange(4))
+    ((own,),) = [
+        each["curves"] for each in _series_parts.curves_part(tmp_path / "s", points)["series"]
+    ]
+    assert ("least" in own, "greatest" in own) == (thinned, thinned)
+    assert own["entries"] == 4

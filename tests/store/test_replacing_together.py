@@ -1,7 +1,10 @@
 """``exists="replace"`` in one of several processes of a job."""
 
+import errno
+
 import pytest
 
+from sawlog.store._disk import _local
 from sawlog.store._maintenance import _remove
 from sawlog.store._maintenance._process_group import LaunchedProcesses
 from tests.store.test_replacing import fill
@@ -27,3 +30,37 @@ def test_a_store_that_this_process_wrote_is_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(_remove, "process_group", lambda: here)
     path = tmp_path / "s"
     assert _remove.replace_stores(lambda: [path], "Replacing") == [path]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_file_is_on_disk_if_it_must_be(tmp_path, monkeypatch, durable):
+    said, commit = [], _local.AsideFile.commit
+
+    def noted(self, **options):
+        said.append(options)
+        return commit(self, **options)
+
+    monkeypatch.setattr(_local.AsideFile, "commit", noted)
+    disk = _local.LocalDisk(tmp_path)
+    disk.make(("tmp",))
+    disk.put("a", b"data", durable=durable)
+    assert said == [{"durable": durable}]
+    assert (tmp_path / "a").read_bytes() == b"data"
+    disk.put("a", b"more")
+    assert said[1] == {"durable": True}
+
+
+def test_a_name_leads_through_folders_alone(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    disk = _local.LocalDisk(tmp_path)
+    assert disk._path("folder/a") == str(tmp_path / "folder" / "a")
+    with pytest.raises(NotADirectoryError):
+        disk._path("file/a")
+    with pytest.raises(OSError, match="link") as caught:
+        disk._path("link/a")
+    assert caught.value.errno == errno.ELOOP
+    for odd in ("", "../a", "a//b", "./a"):
+        with pytest.raises(ValueError, match="not the name of a file in a store"):
+            disk._path(odd)

@@ -13,7 +13,7 @@ from torch import nn
 
 from sawlog.errors import ArgumentError
 from sawlog.factored import Dense, OneHot, Pair, gradient
-from sawlog.torch._layers import Part, Rule, Use, general, register_layer, rule_for
+from sawlog.torch._layers import Part, Rule, Use, _attention, general, register_layer, rule_for
 from sawlog.torch._layers import _registry as registry
 
 from .cases import double, normal
@@ -375,3 +375,10 @@ def test_the_fallback_where_outputs_have_no_axis_of_sequences():
         found = general().pairs(module, Use((x,), {}, grad, 3, axis=axis))
         weights = gradient(found["weight"])
         torch.testing.assert_close(weights, grad[:, :, None] * x[:, None, :])
+
+
+def test_views_of_the_same_memory_are_other_inputs():
+    x = normal(3, 3)
+    assert _attention._place(x) == _attention._place(x.view(3, 3))
+    others = [x.T, x[:2], x.flatten(), x.view(torch.int64), x[1:], x.clone()]
+    assert len({_attention._place(each) for each in (x, *others)}) == 1 + len(others)
