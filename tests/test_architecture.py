@@ -79,6 +79,13 @@ def test_the_glossary_has_every_word_once():
     assert words_of("| **a**, **b** | **c** |\n| **a** |") == ["a", "b", "a"]
 
 
+def test_every_module_of_the_basement_is_in_the_layout():
+    layout = PAGE.split("## Layout")[1].split("\n## ")[0]
+    modules = {each.stem for each in SOURCE.glob("_*.py")} - {"__init__", "__main__"}
+    assert {"_atomic", "_html", "_figures"} <= modules
+    assert {name for name in modules if not re.search(rf"\b{name}\b", layout)} == set()
+
+
 def test_every_folder_is_in_the_layout():
     layout = PAGE.split("## Layout")[1].split("\n## ")[0]
     folders = [each for each in SOURCE.rglob("*") if (each / "__init__.py").exists()]

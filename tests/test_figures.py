@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import sawlog
+from sawlog._atomic import replacing
 from sawlog._figures import label, new_figure, save
 from sawlog.errors import ArgumentError
 from sawlog.influence import Scores
@@ -66,3 +67,9 @@ def test_an_unknown_format_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match=r"`path` must be a file that ends with one of .*\.png"):
         save(new_figure(2, 2, "a test"), tmp_path / "a.txt")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_names_the_file_that_was_asked_for(tmp_path):
+    with pytest.raises(FileNotFoundError) as raised, replacing(tmp_path / "none" / "a.txt"):
+        pass
+    assert raised.value.filename == str(tmp_path / "none" / "a.txt")

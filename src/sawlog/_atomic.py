@@ -71,7 +71,11 @@ class AsideFile:
     def __init__(self, path: Path, aside: Path | None = None) -> None:
         self.path = path
         self.aside = aside_of(path) if aside is None else aside
-        self.descriptor = os.open(self.aside, _CREATE, 0o666)
+        try:
+            self.descriptor = os.open(self.aside, _CREATE, 0o666)
+        except OSError as error:
+            error.filename = str(path)  # users do not know the temporary name
+            raise
 
     def write(self, data: Any) -> None:
         """Add bytes."""

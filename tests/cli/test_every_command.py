@@ -129,6 +129,10 @@ def test_a_command(sawlog_, world, tmp_path, without_waiting, command):
         (["view", ".", "--port", "-1", "--no-open"], "Port -1 cannot be used"),
         (["tail", "run"], "no run with logs of steps"),
         (["demo", "-o", "store"], "is not empty"),
+        (["plot", "store", "-o", "file/a.png"], "hint: check the path, and who may"),
+        (["report", "store", "-o", "file/a.html"], "hint: check the path, and who may"),
+        (["self-influence", "run", "--curvature", "fisher", "-o", "file/a.csv"], "hint: check the"),
+        (["validate", "junk.npy", "bank"], "hint: np.save(path, scores) writes one."),
         (["lss", "."], "There is no command 'lss'.\nhint: did you mean sawlog ls?"),
         (["sho\x1bw"], r"There is no command 'sho\x1bw'."),
         (["report", "run", "-o", "p.pdf"], "-o must be an .html file; got 'p.pdf'"),
@@ -146,6 +150,8 @@ def test_a_command(sawlog_, world, tmp_path, without_waiting, command):
 def test_a_mistake(sawlog_, world, monkeypatch, typed, why):
     monkeypatch.chdir(world)
     Path("empty.jsonl").write_text("\n")
+    Path("file").touch()
+    Path("junk.npy").write_text("junk")
     Path("large.jsonl").write_text('{"id": 1000000000000000000000, "text": "a"}')
     done = sawlog_(*typed)
     assert (done.code, done.out) == (2, "")

@@ -84,7 +84,8 @@ def test_an_error_of_the_system_is_2_without_a_traceback(sawlog_, run, monkeypat
 
     monkeypatch.setattr(sawlog.store, "verify", refuse)
     done = sawlog_("verify", run)
-    assert done == (2, "", "error: some/file: Permission denied\n")
+    hint = "hint: check the path, and who may read and write there."
+    assert done == (2, "", f"error: some/file: Permission denied.\n{hint}\n")
 
 
 def test_interrupted_is_130(sawlog_, tmp_path, monkeypatch):

@@ -1,10 +1,13 @@
 """Examples at the edges: bytes that end with zeros, shapes that could be two things, gaps."""
 
+import csv
+
 import numpy as np
 import pytest
 
 import sawlog.store
-from sawlog.example_data import Example, describe, load_examples
+from sawlog.errors import ArgumentError
+from sawlog.example_data import Example, describe, examples_of, load_examples
 from sawlog.example_data._convert import _as_picture
 from sawlog.example_data._files import rows_of_file
 
@@ -78,3 +81,50 @@ def test_examples_are_in_the_order_in_which_they_are_asked_for(tmp_path):
     assert [(each, example.text) for each, example in found.items()] == [
         (each, texts[each]) for each in (4, 1, 2, 3)
     ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "id,text\n7,caf\u00e9\n8,b\n"),
+        ("a.tsv", "id\ttext\n7\tcaf\u00e9\n8\tb\n"),
+        ("a.jsonl", '{"id": 7, "text": "caf\u00e9"}\n{"id": 8, "text": "b"}\n'),
+    ],
+)
+def test_a_mark_of_the_encoding_does_not_hide_the_ids(tmp_path, name, text, encoding):
+    """Spreadsheets put a mark first, and the column of ids would then have another name."""
+    mark = "\ufeff" if encoding in ("utf-16-le", "utf-16-be") else ""
+    (tmp_path / name).write_bytes((mark + text).encode(encoding))
+    found = {each: example.text for each, example in examples_of(tmp_path / name)}
+    assert found == {7: "caf\u00e9", 8: "b"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("a.csv", "id;text\n7;a\n", "has one column, 'id;text'. Hint: separate columns by ','"),
+        ("a.csv", "id\ttext\n7\ta\n", r"one column, 'id\\ttext'"),
+        ("a.tsv", "id,text\n7,a\n", r"one column, 'id,text'. Hint: separate columns by '\\t'"),
+        ("a.csv", "text,id,text\na,7,b\n", "several columns have the name 'text'"),
+    ],
+)
+def test_a_header_that_would_hide_columns_is_refused(tmp_path, name, text, why):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ArgumentError, match=why):
+        list(examples_of(tmp_path / name))
+
+
+def test_one_column_of_texts_may_have_semicolons(tmp_path):
+    (tmp_path / "a.csv").write_text("text\na; b\n")
+    assert [example.text for _, example in examples_of(tmp_path / "a.csv")] == ["a; b"]
+
+
+def test_the_limit_of_csv_is_not_lowered(tmp_path):
+    (tmp_path / "a.csv").write_text("text\na\n")
+    before = csv.field_size_limit(1 << 31)
+    try:
+        assert len(list(examples_of(tmp_path / "a.csv"))) == 1
+        assert csv.field_size_limit() == 1 << 31
+    finally:
+        csv.field_size_limit(before)

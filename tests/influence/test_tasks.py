@@ -217,3 +217,16 @@ def test_pruned_examples_come_worst_first(share, count):
         kept, removed = influence.prune(given, share)
         assert removed.tolist() == worst[:count]
         assert kept.tolist() == [each for each in ids.tolist() if each not in worst[:count]]
+
+
+@pytest.mark.parametrize("rows", [3, None, np.eye(2), [np.eye(2)]])
+def test_rows_of_another_kind_are_refused(rows):
+    with pytest.raises(ArgumentError, match=r"Rows must be the path of a store, .*; got .*Hint"):
+        influence.self_influence(rows)
+
+
+@pytest.mark.parametrize("texts", [[1, 2], {"a": None}])
+def test_texts_that_are_not_strings_are_refused(texts):
+    for given in ((texts, ["a"]), (["a"], texts)):
+        with pytest.raises(ArgumentError, match="`texts` must be strings; got"):
+            influence.bm25(*given)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sawlog.store
-from sawlog.errors import StoreNotFoundError
+from sawlog.errors import ArgumentError, StoreNotFoundError
 from sawlog.example_data import describe, load_examples
 from sawlog.influence import Scores
 from sawlog.inspect import find_runs, run_summary, series_curves
@@ -355,3 +355,20 @@ def test_which_rows_scores_are_about(tmp_path):
     source = PageSource([tmp_path / "train"])
     (page,) = source.runs.values()
     assert [source._scored(page, path).rows for path in (inside, outside)] == stores
+
+
+def test_one_path_is_a_list_of_one(tmp_path):
+    make_seeds(tmp_path / "runs", seeds=2, steps=4)
+    for given in (tmp_path / "runs", str(tmp_path / "runs"), [str(tmp_path / "runs")]):
+        assert len(PageSource(given).runs) == 2
+
+
+def test_what_is_given_for_a_page_is_checked_first(tmp_path):
+    make_seeds(tmp_path / "runs", seeds=1, steps=4)
+    with pytest.raises(StoreNotFoundError, match="no store at"):
+        PageSource(tmp_path, scores=[str(tmp_path / "none")])
+    with pytest.raises(ArgumentError, match="does not contain scores"):
+        PageSource(tmp_path, scores=[tmp_path / "runs" / "seed-0"])
+    for points in (1, -3, "many"):
+        with pytest.raises(ArgumentError, match="`points` must be an integer of at least 2"):
+            PageOptions(points=points)

@@ -340,3 +340,18 @@ def test_one_example_of_a_batch_of_transformers():
     found = one_of(batch, 1, 2)
     assert isinstance(found, BatchEncoding)
     assert found["input_ids"].tolist() == [[3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("step", "loader", "message"),
+    [
+        (None, [], "`step` must be a function"),
+        (lambda model, batch: None, None, "`loader` must be an iterable of batches; got None"),
+        (lambda model, batch: None, 3, "`loader` must be an iterable of batches; got 3"),
+    ],
+)
+def test_a_step_and_a_loader_of_another_kind_are_refused(tmp_path, step, loader, message):
+    run = sawlog.init("wrong", root=tmp_path)
+    run.watch(torch.nn.Linear(2, 1), quiet=True)
+    with pytest.raises(ArgumentError, match=message):
+        run.extract(step, loader, quiet=True)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from sawlog._validate import refuse
 from sawlog.capture._backend import CutOne, Step
 from sawlog.capture._batches import DataId
 from sawlog.capture._check import Check
@@ -60,6 +61,10 @@ class ExtractionJob:
 
     def run_all(self, check: bool) -> Extraction:
         """Run all passes; ``check`` compares the first batch with its examples alone."""
+        if not callable(self.step):
+            refuse("step", "a function step(model, batch) that returns the loss", self.step)
+        if not isinstance(self.loader, Iterable) and not hasattr(self.loader, "__getitem__"):
+            refuse("loader", "an iterable of batches", self.loader, "a DataLoader, or [batch].")
         run, wanted = self.run, self.run.options
         passes = [("queries", wanted)] if run.evaluates else passes_of(wanted)
         if len(passes) > 1 and isinstance(self.loader, Iterator):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 
 from sawlog._text import printable_lines
 from sawlog.errors import DamagedStoreError, SawlogError
+
+_HINT = "check the path, and who may read and write there."
+_HINTS = {
+    errno.ENOSPC: "free some space on the disk, and run the command again.",
+    errno.EMFILE: "ulimit -n shows how many files a process may open.",
+}
 
 OK, DAMAGED, BAD, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
@@ -31,4 +38,5 @@ def worse(one: int, other: int) -> int:
 def _message(error: Exception) -> str:
     if isinstance(error, SawlogError) or not isinstance(error, OSError) or not error.strerror:
         return str(error) or type(error).__name__
-    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{said}. Hint: {_HINTS.get(error.errno or 0, _HINT)}"

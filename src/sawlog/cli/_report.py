@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -122,9 +123,7 @@ def run(arguments: WriteReport, output: CommandOutput) -> int:
     if arguments.points is not None:
         integer("--points", arguments.points, least=2)
     _describe(arguments.runs[0], arguments.data)
-    more: list[Path | ScoredRun] = [path.absolute() for path in arguments.scores]
-    for path in arguments.scores:
-        influence.load_scores(path)  # raise before anything is computed
+    more: list[str | os.PathLike[str] | ScoredRun] = [*arguments.scores]
     if arguments.queries is not None:
         _describe(arguments.queries, arguments.query_data)
         more.append(_scored(arguments, arguments.queries))

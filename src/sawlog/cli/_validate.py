@@ -141,8 +141,10 @@ def _load(path: Path) -> Any:
         return influence.load_scores(path)
     try:
         return np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ArgumentError(f"{path} is not an array that numpy can load: {error}") from None
+    except (ValueError, EOFError):
+        raise ArgumentError(
+            f"{path} is not an array that numpy can load. Hint: np.save(path, scores) writes one."
+        ) from None
 
 
 def _imported(option: str, name: str | None) -> Callable[..., Any] | None:

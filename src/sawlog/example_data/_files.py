@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def rows_of_file(path: Path) -> Iterator[tuple[Any, Any]]:
 
 
 def _of_lines(path: Path, kind: str) -> Iterator[tuple[Any, Any]]:
-    with path.open(encoding="utf-8", errors="replace", newline="") as lines:
+    with path.open(encoding=_encoding_of(path), errors="replace", newline="") as lines:
         if kind in JSON_LINES:
             yield from _of_json(path, lines)
         elif kind in SHEETS:
@@ -50,6 +51,17 @@ def _of_lines(path: Path, kind: str) -> Iterator[tuple[Any, Any]]:
                 f"{path} has an unknown suffix. Hint: use .jsonl, .csv, .tsv, .parquet or .txt, or "
                 "a folder of images."
             )
+
+
+def _encoding_of(path: Path) -> str:
+    """Return UTF-8, without the mark that some programs put first, or UTF-16 if its mark is there.
+
+    As a part of the first column's name, such a mark would hide the column of ids.
+    """
+    with path.open("rb") as file:
+        return (
+            "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+        )
 
 
 def _of_json(path: Path, lines: Iterable[str]) -> Iterator[tuple[Any, Any]]:
@@ -66,9 +78,10 @@ def _of_json(path: Path, lines: Iterable[str]) -> Iterator[tuple[Any, Any]]:
 
 
 def _of_csv(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple[Any, Any]]:
-    csv.field_size_limit(_MOST)
+    csv.field_size_limit(max(_MOST, csv.field_size_limit()))  # that of the whole program
     rows = csv.DictReader(lines, delimiter=delimiter)
     try:
+        _check_header(rows.fieldnames or [], delimiter)
         for row in rows:
             extra = row.pop(None, None)
             if extra:
@@ -76,6 +89,18 @@ def _of_csv(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple[
             yield None, {name: _number(value or "") for name, value in row.items()}
     except csv.Error as error:
         raise ArgumentError(f"{path}, line {rows.line_num}, is not CSV: {error}.") from None
+
+
+def _check_header(names: Sequence[str], delimiter: str) -> None:
+    """Refuse columns of one name, and a header with other separators: ids would not be found."""
+    twice = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
+    if twice:
+        raise csv.Error(f"several columns have the name {twice[0]!r}. Hint: rename them")
+    other = next((each for each in ";\t," if each != delimiter and each in "".join(names)), None)
+    if len(names) == 1 and other:
+        raise csv.Error(
+            f"the header has one column, {names[0]!r}. Hint: separate columns by {delimiter!r}"
+        )
 
 
 def _number(text: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sawlog._validate import fraction, non_negative_number
+from sawlog._validate import fraction, non_negative_number, refuse
 from sawlog.errors import ArgumentError
 from sawlog.influence._scores import Scores
 
@@ -120,6 +120,8 @@ def bm25(
 def _split(texts: Texts) -> tuple[np.ndarray, list[str]]:
     if isinstance(texts, str):
         raise ArgumentError("Texts are a dict by id or a sequence; got one string. Hint: [text].")
-    if isinstance(texts, Mapping):
-        return np.array(list(texts)), list(texts.values())
-    return np.arange(len(texts)), list(texts)
+    listed = list(texts.values() if isinstance(texts, Mapping) else texts)
+    others = [each for each in listed if not isinstance(each, str)]
+    if others:
+        refuse("texts", "strings", others[0], "[str(each) for each in texts].")
+    return np.array(list(texts)) if isinstance(texts, Mapping) else np.arange(len(listed)), listed

@@ -64,9 +64,13 @@ class Logs:
             self.source, available = source.source, source.layers
         elif isinstance(source, Mapping):
             self.source = MemorySource(source, ids, meta or {})
+        elif isinstance(source, store.Reader):
+            self.source = StoreSource(source)
+        elif isinstance(source, (str, os.PathLike)):
+            self.source = StoreSource(store.open(source))
         else:
-            reader = source if isinstance(source, store.Reader) else store.open(source)
-            self.source = StoreSource(reader)
+            kind = f"the path of a store, a reader, Logs, or a dict of arrays; got {_kind(source)}"
+            raise ArgumentError(f'Rows must be {kind}. Hint: {{"layer": rows}} or run.store_path.')
         available = self.source.layers if available is None else available
         self.layers: list[str] = choose_layers(available, names, self.source.known)
 
@@ -253,3 +257,7 @@ def _check_real(dtypes: Mapping[str, np.dtype], path: str | None) -> None:
     real = [name for name in dtypes if name not in odd]
     hint = f"choose layers by names={real!r}" if real else "log gradients, or other real numbers"
     raise ArgumentError(f"Rows{where} are not real numbers: {listed}. Hint: {hint}.")
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"a value of the type {type(value).__name__}"

@@ -36,18 +36,18 @@ Progress = Callable[[int, int], None]
 
 
 def write_report(
-    paths: Iterable[str | os.PathLike[str]],
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     target: str | os.PathLike[str],
     *,
     options: PageOptions | None = None,
-    scores: Sequence[Path | ScoredRun] = (),
+    scores: Sequence[str | os.PathLike[str] | ScoredRun] = (),
     overwrite: bool = True,
     progress: Progress | None = None,
 ) -> Path:
     """Write a page about runs: one HTML file that needs no network.
 
     Args:
-        paths: runs, or folders whose runs to show.
+        paths: runs, or folders whose runs to show; or one of them.
         target: the file to write.
         options: what the page contains.
         scores: further scores to show with the first run: paths of saved ones.

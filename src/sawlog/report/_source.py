@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ import sawlog
 import sawlog.store
 from sawlog._format import iso
 from sawlog._paths import absolute
+from sawlog._validate import integer, optional
 from sawlog.errors import ArgumentError, SawlogError, StoreNotFoundError
 from sawlog.example_data import ExampleData, load_examples
 from sawlog.example_data._table import QUERIES
@@ -58,6 +60,9 @@ class PageOptions:
     labels: bool = True
     fit: bool = True
 
+    def __post_init__(self) -> None:
+        optional(functools.partial(integer, least=2), "points", self.points)
+
 
 @dataclasses.dataclass(frozen=True)
 class PageRun:
@@ -81,6 +86,12 @@ class PageRun:
         return load_examples(self.summary.path) if "data" in self.summary.stores else None
 
 
+def _saved(path: str | os.PathLike[str]) -> Path:
+    """Return the path of saved scores, after reading them: what is given must be on the page."""
+    load_scores(path)
+    return absolute(path)
+
+
 class PageSource:
     """The runs under some folders, as the parts of a page.
 
@@ -92,17 +103,19 @@ class PageSource:
 
     Raises:
         StoreNotFoundError: a path does not exist, or no run is found.
+        ArgumentError: a store does not contain scores.
     """
 
     def __init__(
         self,
-        paths: Iterable[str | os.PathLike[str]],
+        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         options: PageOptions | None = None,
-        scores: Sequence[Path | ScoredRun] = (),
+        scores: Sequence[str | os.PathLike[str] | ScoredRun] = (),
     ) -> None:
         self.options = options or PageOptions()
-        self._paths = [absolute(path) for path in paths]
-        self._scores = tuple(scores)
+        several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+        self._paths = [absolute(path) for path in several]
+        self._scores = tuple(s if isinstance(s, ScoredRun) else _saved(s) for s in scores)
         self.live = False
         self.left_out = 0
         self.runs = self.find()

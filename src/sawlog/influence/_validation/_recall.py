@@ -69,10 +69,9 @@ def recall(
     reciprocal, shares = [], []
     for query, planted in facts.items():
         if query not in index:
+            listed = ", ".join(map(repr, list(index)[:5]))
             raise ArgumentError(
-                f"`facts` has the query {query!r}, and the scores have "
-                f"{', '.join(map(repr, list(index)[:5])) or 'no queries'}. Hint: the ids of "
-                "queries."
+                f"There is no query {query!r}, which `facts` has. Hint: the scores have {listed}."
             )
         ranks = _ranks(scores, index[query], query, _listed(planted))
         known = [rank for rank in ranks if rank is not None]
