@@ -71,7 +71,7 @@ def _open(primitive: Any, inside: Inside, own_rules: bool = False) -> None:
     def instead(operands: Sequence[Any], params: dict[str, Any], differentiated: bool) -> Any:
         if not is_listening() or lowering_marks.drops() or (own_rules and differentiated):
             return None
-        if not all(map(_compat.is_array, operands)):
+        if not all(map(_compat.is_array, (*operands, *_compat.hi_primitive_types(params)))):
             return None  # values of other types are known when the program is lowered
         constants = [None if _compat.is_tracer(x) else x for x in operands]
         values = [x for x in operands if _compat.is_tracer(x)]
@@ -180,8 +180,8 @@ def hides_functions(eqn: Any, seen: dict[int, tuple[Any, bool]]) -> bool:
 
 
 def _hides_own_function(eqn: Any) -> bool:
-    if eqn.primitive is _compat.call_hi_primitive_p:  # not opened where an operand is no array
-        return not all(_compat.is_array(atom.aval) for atom in eqn.invars)
+    if eqn.primitive is _compat.call_hi_primitive_p:  # not opened where a value is no array
+        return not all(_compat.is_array(atom.aval) for atom in (*eqn.invars, *eqn.outvars))
     known = eqn.primitive.name in _HARMLESS or eqn.primitive in _opened
     return not known and any(map(_holds_function, eqn.params.values()))
 
