@@ -180,7 +180,7 @@ def hides_functions(eqn: Any, seen: dict[int, tuple[Any, bool]]) -> bool:
 
 
 def _hides_own_function(eqn: Any) -> bool:
-    if eqn.primitive is _compat.call_hi_primitive_p:  # not opened where a value is no array
+    if eqn.primitive is _compat.call_hi_primitive_p:  # opened only among arrays
         return not all(_compat.is_array(atom.aval) for atom in (*eqn.invars, *eqn.outvars))
     known = eqn.primitive.name in _HARMLESS or eqn.primitive in _opened
     return not known and any(map(_holds_function, eqn.params.values()))

@@ -18,7 +18,7 @@ from sawlog.jax._core.primitive import SITE_PRIMITIVES, has_site_effect
 
 
 class Silenced:
-    """The program of a call, traced. Arguments and outputs that are no tracers stay as they are."""
+    """The program of a call, traced. Only tracers among arguments and outputs are replaced."""
 
     def __init__(self, fun: Callable[..., Any], *args: Any) -> None:
         leaves, tree = jax.tree.flatten(args, is_leaf=lambda x: isinstance(x, SymbolicZero))
