@@ -76,7 +76,12 @@ def test_scores_are_those_of_one_device(tmp_path: Path, kind: Any) -> None:
 
 CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Any, dict[str, Any]]] = {
     "plain": ((4, 4, 2), (3, 3, 2, 3), ("NHWC", "HWIO", "NHWC"), {}),
-    "transposed": ((5, 2), (3, 2, 3), ("NHC", "HIO", "NHC"), {"lhs_dilation": (2,)}),
+    "transposed": (
+        (5, 2),
+        (3, 2, 3),
+        ("NHC", "HIO", "NHC"),
+        {"lhs_dilation": (2,), "padding": [(1, 1)]},
+    ),
     "grouped": ((4, 4, 2), (3, 3, 1, 4), ("NHWC", "HWIO", "NHWC"), {"feature_group_count": 2}),
 }
 
@@ -92,7 +97,11 @@ def test_rows_of_convolutions_of_a_sharded_batch(form: str) -> None:
     def loss(params, images):
         strides = (1,) * (len(kernel) - 2)
         out = jax.lax.conv_general_dilated(
-            images, params["k"], strides, "SAME", dimension_numbers=layout, **options
+            images,
+            params["k"],
+            strides,
+            **{"padding": "SAME", **options},
+            dimension_numbers=layout,
         )
         return (jnp.tanh(out) ** 2).reshape(len(out), -1).sum(-1)
 
