@@ -109,5 +109,5 @@ def test_a_sum_that_is_not_reduced_is_refused(transform: Callable) -> None:
 
     x = placed(np.ones((2, 4), np.float32), square(), None, "x")
     w = placed(np.ones((4, 2), np.float32), square(), "x", None)
-    with jax.set_mesh(square()), pytest.raises(LogValueError, match="not reduced over 'x'.*Hint"):
+    with jax.set_mesh(square()), pytest.raises(LogValueError, match=r"not reduced over 'x'.*Hint"):
         transform(fun)(x, w)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from jax import lax
 from jax import numpy as jnp
-from jax.memory import Space
 
 import sawlog
+
+Space = jax.memory.Space
 
 XS = np.arange(4, dtype=np.float32)
 

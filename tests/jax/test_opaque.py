@@ -210,3 +210,36 @@ def test_custom_root() -> None:
     np.testing.assert_array_equal(logs["residual"], [[0, 0], [2, 3], [2, 3]])
     slope, logs = jax.grad(sawlog.spool(root), has_aux=True)(2.0)
     assert (slope, logs["residual"]) == (1, 0)
+
+
+def test_strip_removes_logs_of_functions_traced_before() -> None:
+    """A function that `closure_convert` returned has its logs already."""
+
+    def program(x):
+        fun, constants = jax.closure_convert(log_and_double, x)
+        y = sawlog.strip(lambda x: fun(x, *constants))(x)
+        sawlog.log({"after": y})
+        return y
+
+    def log_and_double(x):
+        sawlog.log({"inside": x})
+        return jax.lax.scan(lambda c, _: (c, sawlog.log({"loop": c})), 2 * x, None, length=2)[0]
+
+    for fun in (program, jax.jit(program), jax.grad(program)):
+        out, logs = sawlog.spool(fun)(3.0)
+        assert out == fun(3.0)
+        assert logs.to_numpy() == {"after": 6.0}
+
+
+def test_strip_of_a_function_that_returns_a_function() -> None:
+    def program(x):
+        back = sawlog.strip(lambda x: jax.vjp(lambda x: sawlog.log_cotangent("dx", x) ** 2, x))(x)[
+            1
+        ]
+        plain, count = sawlog.strip(lambda x: (x + 1, 3))(x)
+        assert type(count) is int
+        return back(plain)[0]
+
+    out, logs = sawlog.spool(program)(3.0)
+    assert out == 24
+    assert not logs

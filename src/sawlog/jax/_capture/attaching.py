@@ -125,7 +125,7 @@ class Attacher:
             if factors is not None and use.constant.view is not None and len(values) == 1:
                 values, origin = self._factored(eqn, use, factors, operands, values)
                 continue
-            if factors is not None and (factors.always or _is_sharded_convolution(eqn, values[0])):
+            if factors is not None and (factors.always or _is_convolution(eqn)):
                 rows = by_factors(use, factors)
                 sliceable = True
             elif eqn.primitive.name == "ragged_dot_general":
@@ -226,7 +226,7 @@ class Attacher:
         key = self._record(use, where(eqn), sides=whole, lookup=factors.lookup, zeros=zeros)
         origin = Origin(key, factors.out_dims) if sides is not None else None
         if slot is None or slot.bias or slot.sides(view, factors) is None:
-            by_slice = not (factors.always or _is_sharded_convolution(eqn, values[0]))
+            by_slice = not (factors.always or _is_convolution(eqn))
             rows = by_slices(use) if by_slice else by_factors(use, factors)
             return self._whole(use, rows, operands, values), origin
         dtype = values[0].dtype
@@ -294,9 +294,13 @@ def _typed_program(eqn: Any) -> CaptureError:
     )
 
 
-def _is_sharded_convolution(eqn: Any, out: Any) -> bool:
-    """Return whether JAX cannot map a convolution over the examples: on an explicit mesh."""
-    return eqn.primitive.name == "conv_general_dilated" and bool(arrays.type_of(out).sharding)
+def _is_convolution(eqn: Any) -> bool:
+    """Return whether JAX cannot be trusted to map the derivative of an equation over examples.
+
+    Mapped over examples, that of a convolution is one with groups of examples. JAX refuses it on an
+    explicit mesh, and where the batch is sharded in another way XLA returns wrong numbers.
+    """
+    return bool(eqn.primitive.name == "conv_general_dilated")
 
 
 def _digits(place: Place, examples: int) -> list[tuple[Axis, int]]:

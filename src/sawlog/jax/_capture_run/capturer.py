@@ -16,6 +16,7 @@ from sawlog.errors import ArgumentError, CaptureError
 from sawlog.factored import Dense, OneHot, Pair
 from sawlog.jax._capture.captured import Captured
 from sawlog.jax._capture_run import statistics
+from sawlog.jax._core.arrays import unsharded
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._encode import encode
 from sawlog.run_files._log_names import LogName, kind_of
@@ -166,7 +167,7 @@ class JaxBatch:
                 statistics.add_squares(sums, block, self._gradients(block), basis)
 
     def _chosen_pair(self, pair: Pair) -> Pair:
-        todo = self._request.todo
+        todo, pair = self._request.todo, jax.tree.map(unsharded, pair)
         if todo is None:
             return pair
         places = np.flatnonzero(todo)

@@ -12,6 +12,7 @@ import numpy as np
 from sawlog.capture._backend import CutOne
 from sawlog.capture._check import Check, added_up, compared, loss_problem
 from sawlog.errors import ArgumentError, CaptureError, SawlogError
+from sawlog.jax._core.arrays import unsharded
 
 if TYPE_CHECKING:
     from sawlog.jax._capture_run.backend import JaxBackend
@@ -44,7 +45,7 @@ def check_batch(
     try:
         logged = proof(params, arrays)
         cut = one or (lambda _, i: _example(backend, arrays, i))
-        alone = [_alone(backend, proof, how, cut(batch, i), size) for i in places]
+        alone = [_alone(backend, proof, how, cut(batch, i), arrays, size) for i in places]
     except CaptureError as error:
         return Check((), (), 0.0, "", (), str(error))
     limit = _limit(params, logged.coarsest) if tolerance is None else tolerance
@@ -75,7 +76,7 @@ def check_batch(
     return Check(layers, places, limit, loss, tuple(reasons))
 
 
-def _alone(backend: JaxBackend, proof: Any, how: str, one: Any, size: int) -> Any:
+def _alone(backend: JaxBackend, proof: Any, how: str, one: Any, batch: Any, size: int) -> Any:
     """Capture a batch of one example.
 
     A function that splits its batch may not accept one example. Then the batch has the example as
@@ -86,7 +87,7 @@ def _alone(backend: JaxBackend, proof: Any, how: str, one: Any, size: int) -> An
     except SawlogError:
         raise
     except Exception as error:
-        repeated = _repeated(backend, one, size)
+        repeated = _repeated(backend, one, batch, size)
         try:
             found = proof(backend.params, repeated)
         except Exception:
@@ -96,13 +97,19 @@ def _alone(backend: JaxBackend, proof: Any, how: str, one: Any, size: int) -> An
     return dataclasses.replace(found, batch_gradient=grads, losses=losses)
 
 
-def _repeated(backend: JaxBackend, one: Any, size: int) -> Any:
+def _repeated(backend: JaxBackend, one: Any, batch: Any, size: int) -> Any:
+    """Return a batch of this example alone, sharded as ``batch`` is."""
     leaves, tree = jax.tree.flatten(one)
-    axes = backend.axes_of(one)
+    axes, given = backend.axes_of(one), jax.tree.leaves(batch)
     many = [
         leaf if axis is None else jnp.repeat(jnp.asarray(leaf), size, axis)
         for leaf, axis in zip(leaves, axes, strict=True)
     ]
+    if len(given) == len(many):
+        many = [
+            jax.device_put(x, like.sharding) if unsharded(like) is not like else x
+            for x, like in zip(many, given, strict=True)
+        ]
     return jax.tree.unflatten(tree, many)
 
 
@@ -116,7 +123,7 @@ def _example(backend: JaxBackend, batch: Any, i: int) -> Any:
     leaves, tree = jax.tree.flatten(batch)
     axes = backend.axes_of(batch)
     cut = [
-        leaf if axis is None else jnp.take(jnp.asarray(leaf), jnp.array([i]), axis)
+        leaf if axis is None else jnp.take(unsharded(jnp.asarray(leaf)), jnp.array([i]), axis)
         for leaf, axis in zip(leaves, axes, strict=True)
     ]
     return jax.tree.unflatten(tree, cut)

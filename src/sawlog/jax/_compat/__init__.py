@@ -114,6 +114,7 @@ from sawlog.jax._compat.primitives import define_silent_autodiff as define_silen
 from sawlog.jax._compat.primitives import define_transpose as define_transpose
 from sawlog.jax._compat.primitives import differentiates_backwards as differentiates_backwards
 from sawlog.jax._compat.primitives import hi_primitive_function as hi_primitive_function
+from sawlog.jax._compat.primitives import hi_primitive_types as hi_primitive_types
 from sawlog.jax._compat.primitives import reduce_p as reduce_p
 from sawlog.jax._compat.primitives import remat_opt_p as remat_opt_p
 from sawlog.jax._compat.primitives import replace_where_bound as replace_where_bound

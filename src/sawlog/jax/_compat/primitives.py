@@ -164,6 +164,11 @@ def hi_primitive_function(params: dict[str, Any]) -> Callable[..., list[Any]]:
     return flat
 
 
+def hi_primitive_types(params: dict[str, Any]) -> list[Any]:
+    """Return the types of the outputs of a ``call_hi_primitive``; none for other primitives."""
+    return list(params["_prim"].out_avals_flat) if "_prim" in params else []
+
+
 def differentiates_backwards(params: dict[str, Any]) -> bool:
     """Return whether a ``call_hi_primitive`` has a rule of its own for reverse mode.
 

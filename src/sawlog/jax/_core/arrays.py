@@ -220,6 +220,16 @@ def reshard(array: Any, like: Any) -> Any:
         return jax.sharding.reshard(array, _abstract(like))
 
 
+def unsharded(array: Any) -> Any:
+    """Return an array outside of all traces that is whole on each of its devices."""
+    sharding = getattr(array, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or not any(sharding.spec):
+        return array
+    if not array.is_fully_addressable:  # other processes have the rest
+        return array
+    return jax.device_put(array, NamedSharding(sharding.mesh, P()))
+
+
 def on_mesh_of(like: Any, array: Any) -> Any:
     """Return an array on the mesh of a type: unchanged, or whole on every device."""
     mesh, kind = type_of(like).sharding, type_of(array)

@@ -16,20 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import jaxpr_as_fun
 
 from sawlog.errors import UnsupportedPrimitiveError
 from sawlog.jax import _compat
 from sawlog.jax._core import arrays, libraries, lowering_marks
 from sawlog.jax._core.autodiff import jvp_with_symbolic_zeros
-from sawlog.jax._core.handler import DropLogs
-from sawlog.jax._core.primitive import (
-    SITE_PRIMITIVES,
-    has_site_effect,
-    is_listening,
-    not_listening,
-)
+from sawlog.jax._core.primitive import has_site_effect, is_listening, not_listening
 
 # -- primitives that are opened --------------------------------------------------------------------
 
@@ -78,7 +71,7 @@ def _open(primitive: Any, inside: Inside, own_rules: bool = False) -> None:
     def instead(operands: Sequence[Any], params: dict[str, Any], differentiated: bool) -> Any:
         if not is_listening() or lowering_marks.drops() or (own_rules and differentiated):
             return None
-        if not all(map(_compat.is_array, operands)):
+        if not all(map(_compat.is_array, (*operands, *_compat.hi_primitive_types(params)))):
             return None  # values of other types are known when the program is lowered
         constants = [None if _compat.is_tracer(x) else x for x in operands]
         values = [x for x in operands if _compat.is_tracer(x)]
@@ -129,37 +122,13 @@ def _with_own_derivative(closed: Any, plain: Callable[..., Any]) -> Callable[...
     def jvp(primals: Any, tangents: Any) -> Any:
         if is_listening():
             jaxpr_as_fun(closed)(*primals)  # for its logs
+        from sawlog.jax._core.silenced import Silenced  # which imports this module
+
         with not_listening():
-            return _without_logs(jvp_with_symbolic_zeros, silent, primals, tangents)
+            return Silenced(jvp_with_symbolic_zeros, silent, primals, tangents).evaluate()
 
     run.defjvp(jvp, symbolic_zeros=True)
     return run
-
-
-def _without_logs(fun: Callable[..., Any], *args: Any) -> Any:
-    """Call a function without the logs in programs that were traced before, such as operators."""
-    from sawlog.jax._core.interpreter import Interpreter  # which imports this module
-
-    leaves, tree = jax.tree.flatten(args, is_leaf=lambda x: isinstance(x, SymbolicZero))
-    traced = [i for i, leaf in enumerate(leaves) if _compat.is_tracer(leaf)]
-    structure: list[Any] = []
-
-    def flat(*values: Any) -> list[Any]:
-        full = list(leaves)
-        for i, value in zip(traced, values, strict=True):
-            full[i] = value
-        outs, out_tree = jax.tree.flatten(fun(*jax.tree.unflatten(tree, full)))
-        mine = [_compat.is_tracer(out) for out in outs]
-        fixed = [None if traced else out for out, traced in zip(outs, mine, strict=True)]
-        structure.append((out_tree, fixed))
-        return [out for out, traced in zip(outs, mine, strict=True) if traced]
-
-    values = [leaves[i] for i in traced]
-    closed = _compat.trace_flat(flat, [_compat.typeof(value) for value in values], "derivative")
-    silent = Interpreter(DropLogs(SITE_PRIMITIVES))
-    outs, _ = silent.run(closed.jaxpr, closed.consts, values)
-    out_tree, fixed = structure[0]
-    return jax.tree.unflatten(out_tree, _filled(fixed, outs))
 
 
 def _with_own_rules(closed: Any, plain: Callable[..., Any], backwards: bool) -> Callable[..., Any]:
@@ -211,8 +180,8 @@ def hides_functions(eqn: Any, seen: dict[int, tuple[Any, bool]]) -> bool:
 
 
 def _hides_own_function(eqn: Any) -> bool:
-    if eqn.primitive is _compat.call_hi_primitive_p:  # not opened where an operand is no array
-        return not all(_compat.is_array(atom.aval) for atom in eqn.invars)
+    if eqn.primitive is _compat.call_hi_primitive_p:  # opened only among arrays
+        return not all(_compat.is_array(atom.aval) for atom in (*eqn.invars, *eqn.outvars))
     known = eqn.primitive.name in _HARMLESS or eqn.primitive in _opened
     return not known and any(map(_holds_function, eqn.params.values()))
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sawlog.errors import ArgumentError
+from sawlog.jax._core.arrays import unsharded
 from sawlog.jax._training.program import TrainingProgram
 from sawlog.jax._training.states import Arrays
 from sawlog.jax._training.stops import with_stops_followed
@@ -29,7 +30,8 @@ class Queries:
         self, program: TrainingProgram, metric: Callable[..., Any], queries: Any, last: Arrays
     ) -> None:
         self._program, self._metric = program, metric
-        self.queries = None if queries is None else jax.tree.map(jnp.asarray, queries)
+        # XLA maps derivatives of convolutions wrongly over a sharded axis.
+        self.queries = jax.tree.map(lambda x: unsharded(jnp.asarray(x)), queries)
         self.values = jax.jit(self._all)
         shape = jax.eval_shape(self._all, last, self.queries).shape
         if self.queries is None:
