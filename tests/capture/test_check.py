@@ -38,6 +38,8 @@ def test_rows_that_add_up_to_the_gradient_of_the_batch():
     ignored = added_up(same, rows, np.array([2.0, 0.0]), rows[0] / 2, 1e-6)  # of no weight
     assert ignored.same
     assert added_up(same, rows, None, whole, 1e-6) is same
+    assert not added_up(same, rows, scale, whole * 1.1, 1e-3, floor=1.0).same
+    assert added_up(same, rows, scale, whole * 1.1, 1e-3, floor=1000.0).same  # of other layers
 
 
 @pytest.mark.parametrize("whole", [2.0, 1.5, 4.5, 1.0])  # a mean of any weights, a sum

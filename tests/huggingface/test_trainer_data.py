@@ -6,7 +6,12 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
+from transformers import (
+    BertForQuestionAnswering,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+)
 
 import sawlog.store
 from sawlog.errors import ArgumentError, CaptureError
@@ -19,6 +24,7 @@ from tests.huggingface.small import (
     arguments,
     assert_rows,
     bart,
+    bert,
     gpt,
     llama,
     made,
@@ -87,6 +93,41 @@ def test_influence_of_whole_gradients(tmp_path):
     assert trainer.extract_log().examples == (0,)  # nothing is left to log
     assert not any(module._forward_hooks for module in model.modules())
     assert model.training
+
+
+def test_queries_are_in_the_order_of_their_dataset(tmp_path):
+    """Also where the Trainer sorts its data by length."""
+    items = texts(7)[::-1]
+    options = {"train_sampling_strategy": "group_by_length", "per_device_train_batch_size": 2}
+    trainer = made(tmp_path, gpt(), items, **options)
+    trainer.extract_log()
+    scores = trainer.influence(items[:5], curvature="identity")
+    assert scores.queries.tolist() == list(range(5))
+    own = scores.values[range(5), [scores.ids.tolist().index(i) for i in range(5)]]
+    sizes = alone(gpt(), items[:5])
+    expected = sum((rows.reshape(5, -1).astype(np.float64) ** 2).sum(1) for rows in sizes.values())
+    np.testing.assert_allclose(own, expected, rtol=1e-4)
+    assert trainer.args.train_sampling_strategy == "group_by_length"
+
+
+def test_gradients_that_are_0_but_for_rounding(tmp_path):
+    """Adding a vector to all positions changes no answer, so a bias before them has none."""
+    items = [{**item, "start": i % 3, "end": 1 + i % 2} for i, item in enumerate(texts())]
+
+    def collate(several):
+        batch = padded(several)
+        del batch["labels"]
+        places = {f"{k}_positions": torch.tensor([e[k] for e in several]) for k in ("start", "end")}
+        return {**batch, **places}
+
+    trainer = made(
+        tmp_path,
+        bert(BertForQuestionAnswering),
+        items,
+        data_collator=collate,
+        remove_unused_columns=False,
+    )
+    assert trainer.extract_log().check.ok
 
 
 def test_an_interrupted_extraction_continues(tmp_path):

@@ -263,6 +263,22 @@ def shares(folder, rank, size):
                 torch.testing.assert_close(before[name] - now, step.reshape(now.shape), msg=name)
 
 
+def repeated(folder, rank, size):
+    """A sampler repeats examples, so that all of a batch of the last rank were logged before."""
+    model, data = model_and_data()
+    model = sharded(model)
+    root = folder / "repeated"
+    capture = TrainingCapture(model, "all", root=root, config={"dtype": "float64"})
+    sampler = torch.utils.data.DistributedSampler(range(2 * size + 1), shuffle=False)
+    for step, place in enumerate(sampler):
+        with capture([place], step=step):
+            loss_of(model, data[[place]]).backward()
+    capture.close()
+    dist.barrier()
+    with sawlog.store.open(root / "all" / "epoch-0" / "steps") as steps:
+        assert sorted(steps.ids("step").tolist()) == list(range(2 * size + 1))
+
+
 def fsdp1(folder, rank, size):
     from torch.distributed.fsdp import FullyShardedDataParallel
 

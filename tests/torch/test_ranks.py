@@ -26,6 +26,7 @@ STEPS = (
     "extract",
     "late",
     "shares",
+    "repeated",
     "engine",
     *(("trained", "fsdp1") if THOROUGH else ()),
 )

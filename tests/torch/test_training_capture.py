@@ -234,7 +234,6 @@ def test_projections_of_corrected_gradients(tmp_path):
         np.testing.assert_allclose(got @ got.T, flat @ flat.T, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
 class Replicated(DistributedDataParallel):
     """As in a job of several processes."""
 
@@ -276,6 +275,7 @@ def test_an_optimizer_whose_state_begins_later(case, tmp_path):
     assert ["had no gradient yet" in str(each.message) for each in said] == [True] * frozen
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
 def test_muon(tmp_path):
     def muon(model):
         return torch.optim.Muon(list(model.parameters()), lr=0.1, weight_decay=0.0)

@@ -146,6 +146,7 @@ def added_up(
     scale: float | np.ndarray | None,
     whole: np.ndarray,
     tolerance: float,
+    floor: float = 0.0,
 ) -> Comparison:
     """Return the comparison, extended by one of the sum of all rows with the gradient of the batch.
 
@@ -155,15 +156,18 @@ def added_up(
         scale: the factor of the rows of the batch; None where examples have different ones.
         whole: the gradient of the batch.
         tolerance: the greatest relative error of sums that count as equal.
+        floor: the length of a gradient of one example below which rounding matters.
     """
     if scale is None or not np.isfinite(logged).all():
         return found
     rows = logged.reshape(len(logged), -1).astype(np.float64)
     by = np.broadcast_to(np.asarray(scale, np.float64), len(rows))
-    rows = rows * np.where(by > 0, 1 / np.where(by > 0, by, 1), 0)[:, None]
+    shares = np.where(by > 0, 1 / np.where(by > 0, by, 1), 0)
+    rows = rows * shares[:, None]
     apart = float(np.linalg.norm(rows.sum(0) - whole.reshape(-1)))
     least = 1e-3 * float(np.linalg.norm(rows, axis=1).sum())
-    error = apart / max(float(np.linalg.norm(whole)), least, 1e-30)
+    least = max(least, floor * float(shares.sum()), 1e-30)
+    error = apart / max(float(np.linalg.norm(whole)), least)
     return dataclasses.replace(found, batch=error, same=found.same and error <= tolerance)
 
 

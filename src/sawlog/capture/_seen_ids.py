@@ -21,6 +21,11 @@ class SeenIds:
         """Take in the ids that earlier programs logged."""
         self._before = np.unique(ids)
 
+    def keep(self, ids: np.ndarray) -> None:
+        """Forget what earlier programs logged, except for these ids."""
+        if self._before is not None:
+            self._before = self._before[np.isin(self._before, ids)]
+
     def add(self, ids: np.ndarray) -> None:
         """Add ids that this pass logged."""
         self._now.update(ids.tolist())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from sawlog._validate import refuse
 from sawlog.errors import ArgumentError
 from sawlog.influence._attribute import attribute
 from sawlog.influence._scores import Scores
+
+COLUMNS = ("step", "learning_rate", "share")
 
 
 def training_influence(
@@ -66,10 +69,8 @@ def training_influence(
 
 def _weighted(scores: Scores, path: Path, steps: range | None, weigh: bool) -> Any:
     """Yield the scores ``[q]`` of each example in one epoch."""
-    with store.open(path) as reader:
-        found = reader.gather(scores.ids, ["step", "learning_rate", "share"])
-        said = {name: np.array(found[name]) for name in ("step", "learning_rate", "share")}
-    factors = said["learning_rate"] * said["share"] if weigh else np.ones(len(scores.ids))
+    places, said = _known_steps(scores.ids, path)
+    factors = said["learning_rate"] * said["share"] if weigh else np.ones(len(places))
     chosen = np.ones(len(factors), bool)
     if steps is not None:
         chosen = np.array([int(each) in steps for each in said["step"]])
@@ -79,5 +80,24 @@ def _weighted(scores: Scores, path: Path, steps: range | None, weigh: bool) -> A
             "TrainingCapture(..., optimizer=optimizer) stores learning rates, if all watched "
             "parameters have the same; weigh=False sums products of gradients."
         )
-    for place in np.flatnonzero(chosen):
-        yield scores.ids[place].item(), scores.values[:, place] * factors[place]
+    for place, factor in zip(places[chosen].tolist(), factors[chosen], strict=True):
+        yield scores.ids[place].item(), scores.values[:, place] * factor
+
+
+def _known_steps(ids: np.ndarray, path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the places of the examples whose step is stored, and what is known of it."""
+    with store.open(path) as reader:
+        stored = np.asarray(reader.ids("step")) if "step" in reader.names else ids[:0]
+        places = np.flatnonzero(np.isin(ids, stored))
+        said = {name: np.zeros(0) for name in COLUMNS}
+        if len(places):
+            found = reader.gather(ids[places], COLUMNS)
+            said = {name: np.array(found[name]) for name in COLUMNS}
+    if len(places) < len(ids):
+        warnings.warn(
+            f"{len(ids) - len(places)} of {len(ids)} examples of {path.parent} have no step: their "
+            "program was killed before it was written. They are left out. Hint: resume the "
+            "training.",
+            stacklevel=5,
+        )
+    return places, said

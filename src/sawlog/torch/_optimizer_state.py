@@ -24,6 +24,7 @@ def adam_second_moments(state: Mapping[str, Any], group: Mapping[str, Any]) -> T
             by ``1 - beta2 ** step``.
     """
     moments: Tensor = state.get("max_exp_avg_sq", state["exp_avg_sq"]).detach().float()
-    if "step" not in state or "betas" not in group:
+    step = state.get("step", group.get("step"))  # some count the steps of a group
+    if step is None or "betas" not in group:
         return moments
-    return moments / (1.0 - float(group["betas"][1]) ** float(state["step"]))
+    return moments / (1.0 - float(group["betas"][1]) ** float(step))

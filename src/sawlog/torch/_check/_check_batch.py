@@ -26,6 +26,7 @@ from sawlog.torch._check._plain_gradients import (
     plain_gradients,
     projected,
     reasons_for,
+    rounding_of,
     state_restored,
     tolerance_of,
 )
@@ -97,7 +98,8 @@ def check_batch(
     parameters = [p for p in model.parameters() if p.requires_grad]
     limit = tolerance_of(parameters, bool(mixed)) if tolerance is None else tolerance
     expected = {b.name: np.stack([rows[b.name] for rows, _ in found]) for b in queries.blocks}
-    floor = 1e-6 * max((float(np.abs(rows).max()) for rows in expected.values()), default=0.0)
+    largest = max((float(np.abs(rows).max()) for rows in expected.values()), default=0.0)
+    floor = max(1e-6, rounding_of(parameters) / limit) * largest if limit else 0.0
     layers = tuple(
         added_up(
             compared(name, logged[name][list(places)], rows, limit, floor),
@@ -105,6 +107,7 @@ def check_batch(
             scale,
             total[name],
             limit,
+            floor,
         )
         for name, rows in expected.items()
     )

@@ -151,6 +151,15 @@ def tolerance_of(parameters: Sequence[Tensor], mixed: bool) -> float:
     return max((_TOLERANCE.get(p.dtype, _COARSE) for p in parameters), default=_COARSE)
 
 
+def rounding_of(parameters: Sequence[Tensor]) -> float:
+    """Return how much of the largest gradients rounding leaves in those that are exactly 0.
+
+    Such gradients are sums that cancel: of a bias before a softmax over positions, say.
+    """
+    exact = bool(parameters) and all(p.dtype == torch.float64 for p in parameters)
+    return float(torch.finfo(torch.float64 if exact else torch.float32).eps)
+
+
 @contextlib.contextmanager
 def state_restored(model: nn.Module) -> Iterator[None]:
     """Restore the random state and the buffers of a model at the end of the ``with``."""

@@ -193,8 +193,8 @@ def _refuse_other_splits(model: nn.Module) -> None:
         raise ArgumentError(
             "The model is wrapped by FullyShardedDataParallel (FSDP1), which joins the parameters "
             "of several layers into one flat tensor, so their gradients cannot be told apart. "
-            "Hint: use FSDP2, torch.distributed.fsdp.fully_shard(model), or watch the model before "
-            "it is wrapped."
+            "Hint: use FSDP2, torch.distributed.fsdp.fully_shard(model), or log examples with the "
+            "model before it is wrapped."
         )
     if not any(map(_is_sharded, model.modules())) and any(map(is_split, model.parameters())):
         raise ArgumentError(

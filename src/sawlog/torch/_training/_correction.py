@@ -22,6 +22,12 @@ from sawlog.torch._rows._block_matrix import block_matrix
 
 _Sides = tuple[Tensor | None, Tensor | None]
 
+#: Optimizers that divide by the root of second moments without bias, plus ``eps``. Others with the
+#: same state do more: RAdam leaves the division out at first, LAMB scales each layer.
+ADAM = {"Adam", "AdamW", "NAdam", "FusedAdam", "DeepSpeedCPUAdam"}
+#: What groups of ``torch.optim.Muon`` have. Others of that name scale matrices otherwise.
+MUON = ("ns_steps", "adjust_lr_fn")
+
 
 class Correction:
     """What an optimizer multiplies the gradient of each block with, from its present state.
@@ -111,6 +117,7 @@ class Correction:
         states = {name: self._state(name) for name in block.parameters}
         if any("exp_avg_sq" not in own for own in states.values()):
             return self._muon(block, states), None
+        self._check_divides(block)
         parts = {
             name: _adam(own, self._group(name)).reshape(self._parameters[name].shape)[None]
             for name, own in states.items()
@@ -127,6 +134,16 @@ class Correction:
             "known, after their first step; leave correct= out for others."
         )
 
+    def _check_divides(self, block: Block) -> None:
+        """Raise an ArgumentError if second moments are not all that the optimizer divides by."""
+        kind = type(self._optimizer)
+        if not ADAM & {each.__name__ for each in kind.__mro__}:
+            raise ArgumentError(
+                f"The optimizer {kind.__name__} has second moments of {block.name!r}, but whether "
+                "it divides gradients by their root, and by nothing else, is not known. Hint: "
+                "Adam, AdamW, NAdam and Muon are known; leave correct= out for others."
+            )
+
     def _group(self, name: str) -> Mapping[str, Any]:
         group: Mapping[str, Any] = self._groups[id(self._parameters[name])]
         return group
@@ -135,7 +152,7 @@ class Correction:
         """Return the matrix that makes the momentum orthogonal, on its shorter side."""
         (name, *more) = block.parameters
         group = self._group(name)
-        if more or "ns_steps" not in group or self._parameters[name].dim() != 2:
+        if more or not {*MUON} <= {*group} or self._parameters[name].dim() != 2:
             raise ArgumentError(
                 f"The state of the optimizer for {block.name!r} is neither Adam's nor that of Muon "
                 "for a matrix, so its gradients cannot be corrected. Hint: correct=False."
@@ -151,13 +168,25 @@ class Correction:
             momentum.T @ momentum if tall else momentum @ momentum.T
         )
         inverse = values.clamp(min=most**-2).rsqrt()
-        found = (vectors * inverse) @ vectors.T * (max(1.0, rows / cols) ** 0.5)
+        found = (vectors * inverse) @ vectors.T * _muon_scale(group["adjust_lr_fn"], rows, cols)
         return (None, found) if tall else (found, None)
 
 
 def _adam(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
     """Return what Adam multiplies its momentum by, except for the learning rate."""
     return 1.0 / (adam_second_moments(state, group).sqrt() + float(group.get("eps", 1e-8)))
+
+
+def _muon_scale(adjust: str | None, rows: int, cols: int) -> float:
+    """Return what Muon multiplies the learning rate of a matrix with."""
+    if adjust == "match_rms_adamw":
+        return float(0.2 * max(rows, cols) ** 0.5)
+    if adjust not in (None, "original"):
+        raise ArgumentError(
+            f"How Muon scales a matrix with adjust_lr_fn={adjust!r} is not known, so gradients "
+            "cannot be corrected."
+        )
+    return float(max(1.0, rows / cols) ** 0.5)
 
 
 def _times_left(pair: Pair, left: Tensor) -> Pair:

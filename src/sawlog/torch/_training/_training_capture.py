@@ -140,7 +140,8 @@ class TrainingCapture(CloseOnExit):
         if own.sum() < len(ids):
             self._warn_twice(ids[~own], epoch)
         if not own.any():
-            yield self
+            with run(ids, mask=mask):  # nothing is logged; processes gather split parameters
+                yield self
             return
         with self._rates.watching(), run(ids, mask=mask):
             active = run._batch
@@ -208,7 +209,14 @@ class TrainingCapture(CloseOnExit):
                 duplicates="first",
                 interval=self._options.interval,
             )
+            self._log_rows_without_steps(run)
         return self._run
+
+    def _log_rows_without_steps(self, run: Run) -> None:
+        """Let examples be logged again of which a killed program wrote the row and no step."""
+        with store.open(run.path / STEPS) as reader:
+            known = reader.ids("step") if "step" in reader.names else ()
+        run._current_pass().seen.keep(np.asarray(known))
 
     def _corrected(self, step: int) -> bool:
         """Read the state of the optimizer for a new step; False before its first."""
