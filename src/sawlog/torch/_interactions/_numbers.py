@@ -7,16 +7,17 @@ nor do counts that terms of the loss are divided by, which its graph shows.
 
 from __future__ import annotations
 
+import functools
 import linecache
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from sawlog.errors import MixedExamplesError
 from sawlog.torch._interactions._flow import Flow, name_of, needed
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
-from sawlog.torch._interactions._recorder import places_of_sizes
 from sawlog.torch._interactions._replacement import ExampleTensor
-from sawlog.torch._interactions._tape import Operation, leaves
+from sawlog.torch._interactions._tape import Operation
 
 _SIZED = {"bincount", "masked_select", "nonzero", "unique_consecutive", "unique_dim", "_unique2"}
 """Operations whose results have sizes that depend on values."""
@@ -104,14 +105,23 @@ def _is_count(value: float) -> bool:
 
 
 def _numbers(operation: Operation) -> Iterator[float]:
-    sizes = places_of_sizes(operation.call)
-    for place, argument in enumerate(operation.args):
-        if place not in sizes:
-            yield from _numbers_in(argument)
-    yield from _numbers_in(operation.kwargs)
+    """Yield the numbers that an operation computes with; sizes, axes and modes are none."""
+    for place, name in _places_of_numbers(operation.call):
+        args = operation.args
+        value = args[place] if place < len(args) else operation.kwargs.get(name)
+        if type(value) is float or type(value) is int:
+            yield value
 
 
-def _numbers_in(value: object) -> Iterator[float]:
-    for each in leaves(value):
-        if type(each) is float or type(each) is int:
-            yield each
+@functools.cache
+def _places_of_numbers(call: Any) -> tuple[tuple[int, str], ...]:
+    return tuple(
+        (place, each.name)
+        for place, each in enumerate(call._schema.arguments)
+        if _kind(each.real_type) in ("TensorType", "NumberType", "FloatType")
+    )
+
+
+def _kind(of: Any) -> str:
+    inside = of.getElementType() if hasattr(of, "getElementType") else of
+    return str(inside.kind())

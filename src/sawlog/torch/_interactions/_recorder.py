@@ -189,7 +189,7 @@ class Recorder(TorchDispatchMode):
         """Return arguments with the sizes that were read from tensors."""
         if func is _SPLIT and len(args) > 1 and tuple(args[1]) in self._sizes:
             return (args[0], self._sizes[tuple(args[1])], *args[2:])
-        places = places_of_sizes(func) if self._integers else ()
+        places = _places_of_sizes(func) if self._integers else ()
         if not places:
             return tuple(args)
         shape = args[0].shape if args and isinstance(args[0], Tensor) else ()
@@ -246,7 +246,7 @@ class Recorder(TorchDispatchMode):
 
 
 @functools.cache
-def places_of_sizes(func: Any) -> frozenset[int]:
+def _places_of_sizes(func: Any) -> frozenset[int]:
     """Return the places of the arguments that are sizes, or numbers of rows; axes are not."""
     return frozenset(
         place for place, each in enumerate(func._schema.arguments) if _is_size(each.real_type)
