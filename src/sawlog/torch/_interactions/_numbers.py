@@ -19,10 +19,8 @@ from sawlog.torch._interactions._loss_on_tape import TapedLoss
 from sawlog.torch._interactions._replacement import ExampleTensor
 from sawlog.torch._interactions._tape import Operation
 
-_SIZED = {"bincount", "masked_select", "nonzero", "unique_consecutive", "unique_dim", "_unique2"}
-"""Operations whose results have sizes that depend on values."""
-
 _ROUNDING = 1e-9
+_SMALL = 2  # whole numbers up to here are most often constants of the program
 
 Numbers = tuple[tuple[str, tuple[str, int], tuple[float, ...]], ...]
 """The names, lines and numbers of operations, in their order."""
@@ -56,7 +54,7 @@ def numbers_of(loss: TapedLoss, tensors: Sequence[ExampleTensor]) -> Numbers:
             found.append((name_of(operation), operation.line, tuple(own)))
         value = tape.read.get(place)
         if flow.follow(place, operation):
-            reads = reads or value is not None or name_of(operation) in _SIZED
+            reads = reads or value is not None or place in tape.sized
             reals = reals or type(value) is float
         elif value:
             known.update((value, -value, 1 / value))
@@ -65,7 +63,8 @@ def numbers_of(loss: TapedLoss, tensors: Sequence[ExampleTensor]) -> Numbers:
 
 def are_whole(numbers: Numbers) -> bool:
     """Return whether some of them are whole, so that two batches may have the same by chance."""
-    return any(each == int(each) for *_, own in numbers for each in own if math.isfinite(each))
+    every = [each for *_, own in numbers for each in own if math.isfinite(each)]
+    return any(each == int(each) and abs(each) > _SMALL for each in every)
 
 
 def refuse_other_numbers(before: Numbers, now: Numbers) -> None:

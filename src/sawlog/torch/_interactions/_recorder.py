@@ -37,6 +37,7 @@ _SPLIT = torch.ops.aten.split_with_sizes.default
 _SEEDED = torch.Tag.nondeterministic_seeded
 _PLAIN = torch.Tensor.__torch_dispatch__
 _NUMBERS = {bool, int, float, complex}
+_SIZED = {"bincount", "masked_select", "nonzero", "unique_consecutive", "unique_dim", "_unique2"}
 _SHORT = 256
 """How many numbers are followed at most from a tensor to a list, or from a list to a tensor."""
 _LIBRARIES = tuple(
@@ -241,8 +242,16 @@ class Recorder(TorchDispatchMode):
             raise NotRepeatable("an operation that returns tensors of another type")
         real = any(each.is_floating_point() for each in given)
         operation.decides = real and not all(each.is_floating_point() for each in outputs)
+        if _has_size_by_values(operation.call, given):
+            tape.sized.add(len(tape.operations))
         operation.outputs = tuple(tape.add_output(each) for each in outputs)
         tape.operations.append(operation)
+
+
+def _has_size_by_values(func: Any, given: list[Tensor]) -> bool:
+    name = func.overloadpacket.__name__
+    by_mask = name == "index" and any(each.dtype is torch.bool for each in given[1:])
+    return by_mask or name in _SIZED
 
 
 @functools.cache
