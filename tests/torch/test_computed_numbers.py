@@ -19,7 +19,7 @@ WRONG = {
     "a ratio of two": hidden(lambda h: h * (float(h.detach().max()) / float(h.detach().std()))),
     "a logarithm": hidden(lambda h: h * math.log(2 + float(h.detach().abs().max()))),
     "a sum of several": hidden(lambda h: h / sum(float(row.detach().norm()) for row in h)),
-    "a whole number": hidden(lambda h: h * (1 + int(1000 * h.detach().mean().abs()))),
+    "an integer": hidden(lambda h: h * (1 + int(1000 * h.detach().mean().abs()))),
     "by numpy": hidden(lambda h: h / float(h.detach().numpy().std())),
     "a count": hidden(lambda h: h / int((h.detach() > 0).sum())),
     "a length": hidden(lambda h: h / len((h.detach() > 0).nonzero())),

@@ -20,7 +20,7 @@ from sawlog.torch._interactions._replacement import ExampleTensor
 from sawlog.torch._interactions._tape import Operation
 
 _ROUNDING = 1e-9
-_SMALL = 2  # whole numbers up to here are most often constants of the program
+_SMALL = 2  # integers up to here are most often constants of the program
 
 Numbers = tuple[tuple[str, tuple[str, int], tuple[float, ...]], ...]
 """The names, lines and numbers of operations, in their order."""
@@ -61,8 +61,8 @@ def numbers_of(loss: TapedLoss, tensors: Sequence[ExampleTensor]) -> Numbers:
     return tuple(found)
 
 
-def are_whole(numbers: Numbers) -> bool:
-    """Return whether some of them are whole, so that two batches may have the same by chance."""
+def have_integers(numbers: Numbers) -> bool:
+    """Return whether some of them are integers, so that two batches may have the same by chance."""
     every = [each for *_, own in numbers for each in own if math.isfinite(each)]
     return any(each == int(each) and abs(each) > _SMALL for each in every)
 
@@ -94,7 +94,7 @@ def refuse_other_numbers(before: Numbers, now: Numbers) -> None:
 
 
 def _is_count(value: float) -> bool:
-    """Return whether a number or its inverse is whole."""
+    """Return whether a number or its inverse is an integer."""
     inverse = 1 / value if value else 0.0
     return (
         not math.isfinite(inverse)
