@@ -127,7 +127,7 @@ def test_sizes_of_a_split_that_depend_on_values(tmp_path, concluded):
         with run(data_id=np.arange(program.size) + first):
             program.of().backward()
     run.finalize()
-    assert concluded == [""]
+    assert set(concluded) == {""}
     assert_alike(logged(run, report, range(program.size)), program.alone())
 
 

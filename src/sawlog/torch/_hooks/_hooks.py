@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -160,11 +160,12 @@ class Hooks:
             model.register_forward_hook(_Hook(self._on_end, starts), always_call=True),
         ]
         units = {id(unit.module) for unit in self._watched.units}
-        handles += [
-            module.register_forward_hook(_Hook(self._on_other, None), prepend=True)
-            for module in model.modules()
-            if id(module) not in units and any(True for _ in module.parameters(recurse=False))
-        ]
+        others = {id(each) for each in model.modules() if each._parameters} - units
+        # A hook on a module would change what some modules of PyTorch compute without gradients.
+        first = register_module_forward_hook(_Hook(self._on_other, others))
+        everywhere: Any = torch.nn.modules.module._global_forward_hooks
+        everywhere.move_to_end(first.id, last=False)
+        handles.append(first)
         try:
             yield
         finally:
@@ -181,10 +182,10 @@ class Hooks:
             for tensor in _tensors((args, kwargs)):
                 self.recorder.mark_before(tensor)
 
-    def _on_other(self, of: None, module: Any, args: Any, output: Any) -> None:
-        """A layer that is not watched was called."""
-        del of, module, args
-        tensor = first_tensor(output)
+    def _on_other(self, others: Set[int], module: nn.Module, args: Any, output: Any) -> None:
+        """A module was called, perhaps a layer that is not watched."""
+        del args
+        tensor = first_tensor(output) if id(module) in others else None
         if self.recorder is not None and tensor is not None and not in_backward():
             self.recorder.mark_before(tensor)
 

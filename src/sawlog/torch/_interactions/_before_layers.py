@@ -46,16 +46,21 @@ def before_layers(
     if not there:
         return []
     origins = Origins(tape, model, batch)
-    flow, wanted = Flow(tape), needed(loss, [term.number for term in loss.terms])[0]
+    flow, covered, wanted = (
+        Flow(tape),
+        Flow(tape),
+        needed(loss, [term.number for term in loss.terms])[0],
+    )
     found: list[ExampleTensor] = []
     open_ = False
     later, marks = list(reversed(known)), list(reversed(there))
     for place in range(loss.end + 1):
         while later and later[-1].position <= place:
-            flow.add(later.pop().number)
+            covered.add(later.pop().number)
         while marks and marks[-1].position <= place:
             mark = marks.pop()
-            if not flow.has(mark.number) and not origins.is_once_for_all(mark.number):
+            dependent = flow.has(mark.number) or covered.has(mark.number)
+            if not dependent and not origins.is_once_for_all(mark.number):
                 given = tape.is_external(mark.number)
                 layout = ExampleLayout(axis)
                 found.append(ExampleTensor(mark.position, mark.number, layout, given))
@@ -63,8 +68,9 @@ def before_layers(
         if place == loss.end:
             break
         operation = tape.operations[place]
-        before = found and _is_open(operation, flow)
-        if flow.follow(place, operation) and before and place in wanted:
+        covered.follow(place, operation)
+        before = place in wanted and _is_open(operation, flow, covered)
+        if flow.follow(place, operation) and before:
             open_ = True
     return found if open_ else []
 
@@ -74,16 +80,15 @@ def _has_examples(mark: Mark, batch: int, axis: int) -> bool:
     return len(shape) > 1 and [i for i, size in enumerate(shape) if size == batch] == [axis]
 
 
-def _is_open(operation: Operation, flow: Flow) -> bool:
-    """Return whether an operation may join examples in a way that no gradient shows."""
-    given = [
-        each
-        for each in leaves((operation.args, operation.kwargs))
-        if isinstance(each, Ref) and flow.has(each.number)
-    ]
-    if any(each.grad for each in given) or name_of(operation) in _MOVES:
+def _is_open(operation: Operation, flow: Flow, covered: Flow) -> bool:
+    """Return whether an operation may join examples in a way that no gradient shows.
+
+    What is computed from the outputs of watched layers is checked from there on.
+    """
+    every = [each for each in leaves((operation.args, operation.kwargs)) if isinstance(each, Ref)]
+    if not any(flow.has(each.number) and not covered.has(each.number) for each in every):
         return False
-    trained = any(
-        isinstance(each, Ref) and each.grad for each in leaves((operation.args, operation.kwargs))
-    )
-    return not (trained and operation.grad and name_of(operation) in _PRODUCTS)
+    if name_of(operation) in _MOVES:
+        return False
+    trained = operation.grad and any(each.grad for each in every)
+    return not (trained and name_of(operation) in _PRODUCTS)

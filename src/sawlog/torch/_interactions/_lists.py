@@ -19,7 +19,7 @@ _local = threading.local()
 
 @contextlib.contextmanager
 def reporting_lists(
-    report: Callable[[Tensor], None], arrays: Callable[[Tensor], None]
+    report: Callable[[Tensor], None], arrays: Callable[[Tensor], None] | None = None
 ) -> Iterator[None]:
     """Pass each tensor that this thread turns into a list or an array to a function.
 

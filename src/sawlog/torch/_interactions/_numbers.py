@@ -7,21 +7,20 @@ nor do counts that terms of the loss are divided by, which its graph shows.
 
 from __future__ import annotations
 
+import functools
 import linecache
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from sawlog.errors import MixedExamplesError
 from sawlog.torch._interactions._flow import Flow, name_of, needed
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
-from sawlog.torch._interactions._recorder import places_of_sizes
 from sawlog.torch._interactions._replacement import ExampleTensor
-from sawlog.torch._interactions._tape import Operation, leaves
-
-_SIZED = {"bincount", "masked_select", "nonzero", "unique_consecutive", "unique_dim", "_unique2"}
-"""Operations whose results have sizes that depend on values."""
+from sawlog.torch._interactions._tape import Operation
 
 _ROUNDING = 1e-9
+_SMALL = 2  # integers up to here are most often constants of the program
 
 Numbers = tuple[tuple[str, tuple[str, int], tuple[float, ...]], ...]
 """The names, lines and numbers of operations, in their order."""
@@ -55,16 +54,17 @@ def numbers_of(loss: TapedLoss, tensors: Sequence[ExampleTensor]) -> Numbers:
             found.append((name_of(operation), operation.line, tuple(own)))
         value = tape.read.get(place)
         if flow.follow(place, operation):
-            reads = reads or value is not None or name_of(operation) in _SIZED
+            reads = reads or value is not None or place in tape.sized
             reals = reals or type(value) is float
         elif value:
             known.update((value, -value, 1 / value))
     return tuple(found)
 
 
-def are_whole(numbers: Numbers) -> bool:
-    """Return whether some of them are whole, so that two batches may have the same by chance."""
-    return any(each == int(each) for *_, own in numbers for each in own if math.isfinite(each))
+def have_integers(numbers: Numbers) -> bool:
+    """Return whether some of them are integers, so that two batches may have the same by chance."""
+    every = [each for *_, own in numbers for each in own if math.isfinite(each)]
+    return any(each == int(each) and abs(each) > _SMALL for each in every)
 
 
 def refuse_other_numbers(before: Numbers, now: Numbers) -> None:
@@ -94,7 +94,7 @@ def refuse_other_numbers(before: Numbers, now: Numbers) -> None:
 
 
 def _is_count(value: float) -> bool:
-    """Return whether a number or its inverse is whole."""
+    """Return whether a number or its inverse is an integer."""
     inverse = 1 / value if value else 0.0
     return (
         not math.isfinite(inverse)
@@ -104,14 +104,23 @@ def _is_count(value: float) -> bool:
 
 
 def _numbers(operation: Operation) -> Iterator[float]:
-    sizes = places_of_sizes(operation.call)
-    for place, argument in enumerate(operation.args):
-        if place not in sizes:
-            yield from _numbers_in(argument)
-    yield from _numbers_in(operation.kwargs)
+    """Yield the numbers that an operation computes with; sizes, axes and modes are none."""
+    for place, name in _places_of_numbers(operation.call):
+        args = operation.args
+        value = args[place] if place < len(args) else operation.kwargs.get(name)
+        if type(value) is float or type(value) is int:
+            yield value
 
 
-def _numbers_in(value: object) -> Iterator[float]:
-    for each in leaves(value):
-        if type(each) is float or type(each) is int:
-            yield each
+@functools.cache
+def _places_of_numbers(call: Any) -> tuple[tuple[int, str], ...]:
+    return tuple(
+        (place, each.name)
+        for place, each in enumerate(call._schema.arguments)
+        if _kind(each.real_type) in ("TensorType", "NumberType", "FloatType")
+    )
+
+
+def _kind(of: Any) -> str:
+    inside = of.getElementType() if hasattr(of, "getElementType") else of
+    return str(inside.kind())

@@ -21,7 +21,7 @@ from sawlog.torch._interactions._lists import reporting_lists
 from sawlog.torch._interactions._loss_on_tape import TapedLoss, taped_loss
 from sawlog.torch._interactions._numbers import (
     Numbers,
-    are_whole,
+    have_integers,
     numbers_of,
     refuse_other_numbers,
 )
@@ -36,7 +36,7 @@ _MOST = 16
 """How many batches of a pass are recorded at most, where graphs differ in every batch."""
 
 _TURNS = 4
-"""With how many further batches whole numbers are compared, which may be equal by chance."""
+"""With how many further batches integers are compared, which may be equal by chance."""
 
 
 @dataclasses.dataclass
@@ -163,7 +163,7 @@ class InteractionChecks:
         if before is not None:
             refuse_other_numbers(before, found)
         self.numbers.pop(structure, None)
-        if found and turns < (_TURNS if are_whole(found) else 1):
+        if found and turns < (_TURNS if have_integers(found) else 1):
             self.numbers[structure] = found, turns + 1
             self.due = True
 

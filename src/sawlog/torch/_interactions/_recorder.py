@@ -37,6 +37,7 @@ _SPLIT = torch.ops.aten.split_with_sizes.default
 _SEEDED = torch.Tag.nondeterministic_seeded
 _PLAIN = torch.Tensor.__torch_dispatch__
 _NUMBERS = {bool, int, float, complex}
+_SIZED = {"bincount", "masked_select", "nonzero", "unique_consecutive", "unique_dim", "_unique2"}
 _SHORT = 256
 """How many numbers are followed at most from a tensor to a list, or from a list to a tensor."""
 _LIBRARIES = tuple(
@@ -189,7 +190,7 @@ class Recorder(TorchDispatchMode):
         """Return arguments with the sizes that were read from tensors."""
         if func is _SPLIT and len(args) > 1 and tuple(args[1]) in self._sizes:
             return (args[0], self._sizes[tuple(args[1])], *args[2:])
-        places = places_of_sizes(func) if self._integers else ()
+        places = _places_of_sizes(func) if self._integers else ()
         if not places:
             return tuple(args)
         shape = args[0].shape if args and isinstance(args[0], Tensor) else ()
@@ -241,12 +242,20 @@ class Recorder(TorchDispatchMode):
             raise NotRepeatable("an operation that returns tensors of another type")
         real = any(each.is_floating_point() for each in given)
         operation.decides = real and not all(each.is_floating_point() for each in outputs)
+        if _has_size_by_values(operation.call, given):
+            tape.sized.add(len(tape.operations))
         operation.outputs = tuple(tape.add_output(each) for each in outputs)
         tape.operations.append(operation)
 
 
+def _has_size_by_values(func: Any, given: list[Tensor]) -> bool:
+    name = func.overloadpacket.__name__
+    by_mask = name == "index" and any(each.dtype is torch.bool for each in given[1:])
+    return by_mask or name in _SIZED
+
+
 @functools.cache
-def places_of_sizes(func: Any) -> frozenset[int]:
+def _places_of_sizes(func: Any) -> frozenset[int]:
     """Return the places of the arguments that are sizes, or numbers of rows; axes are not."""
     return frozenset(
         place for place, each in enumerate(func._schema.arguments) if _is_size(each.real_type)

@@ -150,6 +150,8 @@ class Tape:
         """The inputs of the model, and outputs of layers that are not watched."""
         self.read: dict[int, float] = {}
         """The Python numbers that were read, by the index of the operation."""
+        self.sized: set[int] = set()
+        """The indices of operations whose results have sizes that depend on values."""
         self.arrays: list[tuple[int, int]] = []
         """The values that became numpy arrays, and how many operations were before."""
         self.edges: dict[tuple[int, int, str], tuple[int, int]] = {}
