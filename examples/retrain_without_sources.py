@@ -38,7 +38,7 @@ PEOPLE, WIDTH, HEADS = 36, 32, 4
 # With a small eps, Adam divides the tiny gradients of rare words by their own size: every run is
 # rough, and its derivatives are huge.
 OPTIMIZER = optax.adam(1e-2, eps=1e-3)
-BATCH, EPOCHS = 29, 20  # 100 steps: segments of equal length are compiled once
+BATCH, EPOCHS = 29, 20  # a run on a half takes 40 steps
 
 
 # -- the sentences --------------------------------------------------------------------------------

@@ -79,6 +79,19 @@ def test_batches_have_examples_of_the_subset_and_all_others_beside_them():
     assert not np.array_equal(order, again)
 
 
+def test_both_halves_of_an_odd_number_have_batches_of_one_shape():
+    """Otherwise all that depends on the shape is compiled twice."""
+    for count, size in ((13, 3), (145, 29), (9, 4)):
+        weights = [subset_weights(0.5, count, run, 0) for run in (0, 1)]
+        assert {int(each.sum()) for each in weights} == {count // 2, count // 2 + 1}
+        orders = [Epochs(size, 2)(jax.random.key(0), each) for each in weights]
+        assert orders[0].shape == orders[1].shape
+        for order, own in zip(orders, weights, strict=True):
+            absent = set(np.flatnonzero(own == 0).tolist())
+            found = [row for row in order.ravel().tolist() if row in absent]
+            assert sorted(found) == sorted([*absent, *absent])  # once in each epoch
+
+
 def test_the_mean_and_its_standard_error_are_those_of_single_runs():
     several = scored(runs=4, average="mean")
     ids, names = several.ids, several.queries

@@ -1,5 +1,7 @@
 """Every plan visits all segments backwards within its memory."""
 
+import math
+
 import pytest
 
 from sawlog.errors import ArgumentError
@@ -51,12 +53,23 @@ def test_the_square_root_computes_every_step_twice_and_the_logarithm_not_much_mo
     assert simulated(plan, plan.recorded())[0] <= 3 * plan.segments
 
 
+def test_segments_have_one_length_if_possible():
+    """Each length is compiled by itself."""
+    for steps in (*range(1, 200), 1000, 10_000, 10_007):
+        plan = plan_for(steps, "sqrt", STATE)
+        root = math.isqrt(steps - 1) + 1
+        assert plan.states <= 2.25 * root + 2
+        if any(steps % n == 0 for n in range(-(-2 * root // 3), root * 3 // 2 + 1)):
+            assert steps % plan.length == 0
+        assert plan_for(steps, "auto", STATE).length == plan.length
+
+
 def test_the_states_of_all_steps_are_kept_if_they_fit():
     assert plan_for(10_000, "auto", STATE).every
     assert not plan_for(10_000, "auto", 10**6).every
     plan = plan_for(1000, 1100 * STATE, STATE)
     assert plan.every
-    assert plan.states == 1000 + 32 + 31 + 2
+    assert plan.states == 1000 + 40 + 24 + 2  # 25 segments of 40 steps
     assert not plan_for(1000, (plan.states - 1) * STATE, STATE).every
 
 

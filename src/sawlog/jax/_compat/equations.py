@@ -149,8 +149,8 @@ def _value_without_stops(value: Any) -> Any:
         return without_stops(value)
     if isinstance(value, Jaxpr):
         closed = ClosedJaxpr(value, ())
-        found = without_stops(closed)
-        return value if found is closed else found.jaxpr
+        followed = without_stops(closed)
+        return value if followed is closed else followed.jaxpr
     if isinstance(value, (tuple, list)) and any(isinstance(v, (ClosedJaxpr, Jaxpr)) for v in value):
         found = [_value_without_stops(each) for each in value]
         same = all(new is old for new, old in zip(found, value, strict=True))

@@ -34,13 +34,16 @@ class Epochs:
         present, absent = np.flatnonzero(weights > 0), np.flatnonzero(weights <= 0)
         size = min(self.batch_size, max(1, len(present)))
         count = max(1, len(present) // size)
-        beside = -(-len(absent) // count)
+        others = len(absent)
+        if abs(len(present) - others) == 1:  # halves of an odd number: compiled once for both
+            others = max(len(present), others)
+        beside = -(-others // count)
         epochs = []
         for _ in range(self.epochs):
             own = random.permutation(present)[: count * size].reshape(count, -1)
-            others = np.full(count * beside, -1)
-            others[: len(absent)] = random.permutation(absent)
-            epochs.append(np.concatenate([own, others.reshape(beside, count).T], 1))
+            rest = np.full(count * beside, -1)
+            rest[: len(absent)] = random.permutation(absent)
+            epochs.append(np.concatenate([own, rest.reshape(beside, count).T], 1))
         return np.concatenate(epochs)
 
 

@@ -65,7 +65,7 @@ def plan_for(
     steps: int, memory: Literal["auto", "sqrt", "log"] | int, state_bytes: int
 ) -> ReplayPlan:
     """Return the plan for a budget: states in the square root or logarithm of steps, or bytes."""
-    length = max(1, math.isqrt(max(0, steps - 1)) + 1)
+    length = _even(steps)
     root = ReplayPlan(steps, length, max(0, -(-steps // length) - 1))
     every = dataclasses.replace(root, every=True)
     if memory == "auto":
@@ -84,11 +84,21 @@ def plan_for(
     if every.states <= room + 2:
         return every
     # The longest segments that leave a slot for each other segment recompute every step once.
-    for length in range(room - 1, 0, -1):
-        if -(-steps // length) - 1 <= room - length:
-            return ReplayPlan(steps, length, -(-steps // length) - 1)
+    fits = [n for n in range(room - 1, 0, -1) if -(-steps // n) - 1 <= room - n]
+    for length in [*(n for n in fits if steps % n == 0), *fits][:1]:
+        return ReplayPlan(steps, length, -(-steps // length) - 1)
     half = max(1, room // 2)
     return ReplayPlan(steps, half, min(room - half, -(-steps // half) - 1))
+
+
+def _even(steps: int) -> int:
+    """Return about the square root of the number of steps; if possible, a divisor of it.
+
+    Segments of one length are compiled once, which takes longer than many runs.
+    """
+    root = max(1, math.isqrt(max(0, steps - 1)) + 1)
+    near = [n for n in range(-(-2 * root // 3), root * 3 // 2 + 1) if n and steps % n == 0]
+    return min(near, key=lambda n: (n + steps // n, -n), default=root)
 
 
 def backwards(low: int, high: int, slots: int, kept: list[int]) -> Iterator[tuple[str, int, int]]:
