@@ -152,9 +152,9 @@ def _value_without_stops(value: Any) -> Any:
         followed = without_stops(closed)
         return value if followed is closed else followed.jaxpr
     if isinstance(value, (tuple, list)) and any(isinstance(v, (ClosedJaxpr, Jaxpr)) for v in value):
-        found = [_value_without_stops(each) for each in value]
-        same = all(new is old for new, old in zip(found, value, strict=True))
-        return value if same else type(value)(found)
+        every = [_value_without_stops(each) for each in value]
+        same = all(new is old for new, old in zip(every, value, strict=True))
+        return value if same else type(value)(every)
     return value
 
 

@@ -183,7 +183,7 @@ class Hooks:
                 self.recorder.mark_before(tensor)
 
     def _on_other(self, others: Set[int], module: nn.Module, args: Any, output: Any) -> None:
-        """A module was called, perhaps a layer that is not watched."""
+        """Mark the output of a module, if it is a layer that is not watched."""
         del args
         tensor = first_tensor(output) if id(module) in others else None
         if self.recorder is not None and tensor is not None and not in_backward():

@@ -189,9 +189,9 @@ def example_tensors(tape: Tape, outputs: Mapping[int | Edge, ExampleLayout]) -> 
         if isinstance(call, int) and call in tape.marks:
             alike.setdefault(tape.marks[call].kind, set()).add(layout)
     for call, mark in tape.marks.items():
-        others = alike.get(mark.kind, set())
+        others = list(alike.get(mark.kind, ()))
         if call not in outputs and len(others) == 1:
-            found.append(ExampleTensor(mark.position, mark.number, *others))
+            found.append(ExampleTensor(mark.position, mark.number, others[0]))
     for output, layout in outputs.items():
         if isinstance(output, int):
             own = tape.marks.get(output)
