@@ -33,7 +33,7 @@ def reporting_lists(
     with _lock:
         if not _users:
             torch.Tensor.tolist = _reported  # type: ignore[assignment, method-assign]
-            torch.Tensor.numpy = _reported_array  # type: ignore[method-assign]
+            torch.Tensor.numpy = _reported_array  # type: ignore[assignment, method-assign]
         _users += 1
     try:
         yield

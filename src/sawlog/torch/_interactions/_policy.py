@@ -191,7 +191,7 @@ def example_tensors(tape: Tape, outputs: Mapping[int | Edge, ExampleLayout]) -> 
     for call, mark in tape.marks.items():
         others = alike.get(mark.kind, set())
         if call not in outputs and len(others) == 1:
-            found.append(ExampleTensor(mark.position, mark.number, *others))
+            found.append(ExampleTensor(mark.position, mark.number, next(iter(others))))
     for output, layout in outputs.items():
         if isinstance(output, int):
             own = tape.marks.get(output)
