@@ -27,7 +27,7 @@ from sawlog.influence import Logs, Ranking, Scores
 from sawlog.torch import Run
 
 # Trainers may sort evaluation data by length too; scores of queries have the order of their data.
-_IN_ORDER = {"train_sampling_strategy": "random", "group_by_length": False}
+_IN_ORDER: dict[str, Any] = {"train_sampling_strategy": "random", "group_by_length": False}
 
 
 class TrainerLogs:
@@ -182,7 +182,7 @@ class _Examples:
 
     def _make(self, size: int) -> Any:
         trainer, args = self._trainer, self._trainer.args
-        changed = {"per_device_eval_batch_size": size, "dataloader_drop_last": False}
+        changed: dict[str, Any] = {"per_device_eval_batch_size": size, "dataloader_drop_last": False}
         changed |= {name: value for name, value in _IN_ORDER.items() if hasattr(args, name)}
         before = {name: getattr(args, name) for name in changed}
         accelerator = trainer.accelerator
