@@ -182,7 +182,10 @@ class _Examples:
 
     def _make(self, size: int) -> Any:
         trainer, args = self._trainer, self._trainer.args
-        changed: dict[str, Any] = {"per_device_eval_batch_size": size, "dataloader_drop_last": False}
+        changed: dict[str, Any] = {
+            "per_device_eval_batch_size": size,
+            "dataloader_drop_last": False,
+        }
         changed |= {name: value for name, value in _IN_ORDER.items() if hasattr(args, name)}
         before = {name: getattr(args, name) for name in changed}
         accelerator = trainer.accelerator
