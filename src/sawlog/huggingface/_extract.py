@@ -27,7 +27,7 @@ from sawlog.influence import Logs, Ranking, Scores
 from sawlog.torch import Run
 
 # Trainers may sort evaluation data by length too; scores of queries have the order of their data.
-_IN_ORDER = {"train_sampling_strategy": "random", "group_by_length": False}
+_IN_ORDER: dict[str, Any] = {"train_sampling_strategy": "random", "group_by_length": False}
 
 
 class TrainerLogs:
