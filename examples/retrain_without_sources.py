@@ -1,6 +1,6 @@
 """Which sentences does a small language model owe a completion to? Find them, then train without.
 
-    python examples/retrain_without_sources.py    # about a minute on one core
+    python examples/retrain_without_sources.py    # half a minute on one core
 
 A one-layer transformer in JAX learns from sentences about invented people. It is asked to complete
 sentences that it never read: each fact was stated in two other ways, among hundreds of others. For
