@@ -305,7 +305,7 @@ def test_values_that_cannot_be_saved(value: Any, text: str, tmp_path: pathlib.Pa
 
 
 def test_keys_that_cannot_be_saved() -> None:
-    with pytest.raises(ArgumentError, match="strings, got 3"):
+    with pytest.raises(ArgumentError, match="strings; got 3"):
         to_records({3: np.zeros(2)})
     with pytest.raises(LogMismatchError, match=r"Two keys.*under the name \"t\['a'\]\""):
         to_records({"t": {"a": np.zeros(2)}, "t['a']": np.zeros(2)})

@@ -14,7 +14,7 @@ from sawlog.errors import ArgumentError
 from sawlog.jax._core.functions import check_callable, weak_reference
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._transforms.spool import spool
-from sawlog.jax._transforms.strip import strip
+from sawlog.jax._transforms.strip import without_new_logs
 
 Axes = Sequence[int | None] | None
 _STATIC = ("static_argnums", "static_argnames")
@@ -67,7 +67,7 @@ class _Programs:
 
         mapped.__name__ = mapped.__qualname__ = self._name
         mapped.__wrapped__ = self._fun()  # type: ignore[attr-defined]
-        return spool(strip(mapped), **self._static)
+        return spool(without_new_logs(mapped), **self._static)
 
 
 def _mapped(fun: Callable[..., Any], axes: tuple[int | None, ...], depth: int) -> Any:

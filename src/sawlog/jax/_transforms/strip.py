@@ -26,15 +26,30 @@ def strip(fun: Callable[..., Any]) -> Callable[..., Any]:
     logdict: empty
     """
     check_callable(fun, "strip")
+    silent = without_new_logs(fun)
 
     @functools.wraps(fun)
     def stripped(*args: Any, **kwargs: Any) -> Any:
-        listening = is_listening()
-        with not_listening(), lowering_marks.stripping():
-            silenced = _traced_before(fun, args, kwargs) if listening else None
-            return fun(*args, **kwargs) if silenced is None else silenced.evaluate()
+        silenced = _traced_before(silent, args, kwargs) if is_listening() else None
+        if silenced is None:
+            return silent(*args, **kwargs)
+        return without_new_logs(silenced.evaluate)()
 
     return stripped
+
+
+def without_new_logs(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the same function without its logs, but for those of functions traced before.
+
+    It is traced once, where :func:`strip` traces it another time to look for such logs.
+    """
+
+    @functools.wraps(fun)
+    def silent(*args: Any, **kwargs: Any) -> Any:
+        with not_listening(), lowering_marks.stripping():
+            return fun(*args, **kwargs)
+
+    return silent
 
 
 def _traced_before(fun: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:

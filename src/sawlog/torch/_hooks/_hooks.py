@@ -161,16 +161,24 @@ class Hooks:
         ]
         units = {id(unit.module) for unit in self._watched.units}
         others = {id(each) for each in model.modules() if each._parameters} - units
-        # A hook on a module would change what some modules of PyTorch compute without gradients.
-        first = register_module_forward_hook(_Hook(self._on_other, others))
-        everywhere: Any = torch.nn.modules.module._global_forward_hooks
-        everywhere.move_to_end(first.id, last=False)
-        handles.append(first)
+        handles += self._hooks_on(others, model)
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
+
+    def _hooks_on(self, others: Set[int], model: nn.Module) -> list[Any]:
+        """Return hooks on layers that are not watched, which run before those of the program."""
+        hook = _Hook(self._on_other, others)
+        if not others or self._watched.regions is not None:  # compiled modules warn of a global one
+            own = [each for each in model.modules() if id(each) in others]
+            return [each.register_forward_hook(hook, prepend=True) for each in own]
+        # A hook on a module would change what some modules of PyTorch compute without gradients.
+        first = register_module_forward_hook(hook)
+        everywhere: Any = torch.nn.modules.module._global_forward_hooks
+        everywhere.move_to_end(first.id, last=False)
+        return [first]
 
     def _on_start(self, starts: list[int], module: Any, args: Any, kwargs: Any) -> None:
         """Note that the model is called."""
