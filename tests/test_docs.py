@@ -10,6 +10,7 @@ Where a framework is left out (see `left_out.py`), a page runs down to the block
 import contextlib
 import doctest
 import io
+import os
 import re
 import shlex
 import sys
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
+from unittest import mock
 
 import pytest
 
@@ -122,7 +124,8 @@ def _run_console(block: Block, name: str) -> None:
     if not all(command.startswith("sawlog ") for command, _ in pairs):
         return
     for command, shown in pairs:
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
+        wide = mock.patch.dict(os.environ, COLUMNS="240")  # however long the path of the folder is
+        with contextlib.redirect_stdout(io.StringIO()) as printed, wide:
             main(shlex.split(command)[1:])
         if shown.strip():
             own = printed.getvalue().rstrip() + "\n"
