@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from sawlog.errors import ArgumentError
+from sawlog.torch._model._modes import modes_restored
 
 IGNORED = -100
 
@@ -63,13 +64,9 @@ def check_supported(trainer: Any) -> None:
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Put a model into eval mode for the time of a ``with``, module by module."""
-    before = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
+    with modes_restored(model):
+        model.eval()
         yield
-    finally:
-        for module, was in before.items():
-            module.training = was
 
 
 @contextlib.contextmanager

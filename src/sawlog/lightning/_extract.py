@@ -13,6 +13,7 @@ from torch import Tensor
 from sawlog.capture._extract import Extraction
 from sawlog.errors import ArgumentError
 from sawlog.torch import Run
+from sawlog.torch._model._modes import modes_restored
 
 
 def extract(
@@ -57,18 +58,16 @@ def extract(
 @contextlib.contextmanager
 def _silent(module: Any) -> Iterator[None]:
     """Put a module into eval mode, without its ``self.log``, for the time of a ``with``."""
-    before = {each: each.training for each in module.modules()}
     names = ("log", "log_dict")
     for name in names:
         vars(module)[name] = lambda *args, **options: None
-    module.eval()
     try:
-        yield
+        with modes_restored(module):
+            module.eval()
+            yield
     finally:
         for name in names:
             del vars(module)[name]
-        for each, was in before.items():
-            each.training = was
 
 
 class FirstBatches:

@@ -93,7 +93,9 @@ def gauss_newton(
             if len(part):
                 _add(total, rows(part).flatten(0, 1))
     if not count:
-        raise ArgumentError("The loader has no examples. Hint: a list, or a DataLoader.")
+        raise ArgumentError(
+            "The loader has no examples. Hint: an iterator that was read before is empty."
+        )
     total = (total.triu() + total.triu(1).mT) / count
     shapes = {block.name: block.shape for block in blocks}
     joint = Joint(total.cpu().numpy(), shapes)
@@ -112,7 +114,9 @@ def _solver(
     device = next(network.parameters()).device
     batches = [inputs for batch in loader if len(inputs := _inputs(batch).to(device))]
     if not batches:
-        raise ArgumentError("The loader has no examples. Hint: a list, or a DataLoader.")
+        raise ArgumentError(
+            "The loader has no examples. Hint: an iterator that was read before is empty."
+        )
     _check_outputs(_width(network, batches[0]), loss)
     provenance = Fingerprint(bare(network)).now()
     return ConjugateGradients(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 from sawlog.run_files._blocks import Block
+from sawlog.torch._model._modes import modes_restored
 from sawlog.torch._rows._block_matrix import block_matrix
 
 ROWS = 64  # vectors that are multiplied at once
@@ -73,26 +73,15 @@ def products_of(
                 for block in blocks
                 for name, part in block.parts(some[block.name]).items()
             }
-            with _in_modes(modes):
+            with modes_restored(network):
+                for module, training in modes.items():
+                    module.training = training
                 parts = multiplied(vectors)
             for block in blocks:
                 found[block.name].append(block_matrix(block, parts).detach().cpu().numpy())
         return {name: np.concatenate(parts) for name, parts in found.items()}
 
     return product
-
-
-@contextlib.contextmanager
-def _in_modes(modes: dict[nn.Module, bool]) -> Iterator[None]:
-    """Put modules in training or evaluation mode, and back."""
-    before = {module: module.training for module in modes}
-    try:
-        for module, training in modes.items():
-            module.training = training
-        yield
-    finally:
-        for module, training in before.items():
-            module.training = training
 
 
 def _one_batch(

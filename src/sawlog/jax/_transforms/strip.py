@@ -18,6 +18,9 @@ from sawlog.jax._core.silenced import Silenced
 def strip(fun: Callable[..., Any]) -> Callable[..., Any]:
     """Return the same function without its logs; no transformation around it sees them.
 
+    Inside of a transformation the function is traced twice: the first time, to look for logs of
+    functions that were traced before, as ``jax.closure_convert`` returns them.
+
     >>> import sawlog
     >>> def f(x):
     ...     sawlog.log({"x": x})
