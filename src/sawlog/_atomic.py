@@ -6,12 +6,14 @@ All code of the package that creates files or folders uses :class:`AsideFile`, u
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import errno
+import itertools
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ _CREATE = (
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_BINARY", 0)
 )
+_MOST_PIECES, _MOST_BYTES = 1000, 1 << 30  # of one call; systems allow 1,024, and 2 GiB
 
 
 def new_name(length: int = 12) -> str:
@@ -31,11 +34,29 @@ def new_name(length: int = 12) -> str:
     return secrets.token_hex((length + 1) // 2)[:length]
 
 
-def write_all(descriptor: int, data: Any) -> None:
-    """Write every byte to an open file, however many calls that takes."""
-    view = memoryview(data)
-    while len(view):
-        view = view[os.write(descriptor, view) :]
+def write_all(descriptor: int, *pieces: Any) -> None:
+    """Write every byte of the pieces to an open file, however many calls that takes.
+
+    Pieces are written by one call where the system can do that: Linux then keeps the file in larger
+    pages, which are faster to map.
+    """
+    views = [memoryview(piece) for piece in pieces]
+    waiting = collections.deque(view.cast("B") for view in views if view.nbytes)
+    while waiting:
+        written = _write_some(descriptor, waiting)
+        while waiting and written >= len(waiting[0]):
+            written -= len(waiting.popleft())
+        if written:
+            waiting[0] = waiting[0][written:]
+
+
+def _write_some(descriptor: int, waiting: Iterable[memoryview]) -> int:
+    """Write some of the first bytes; return how many."""
+    together = list(itertools.islice(waiting, _MOST_PIECES))
+    at_once = len(together) > 1 and sum(map(len, together)) <= _MOST_BYTES
+    if at_once and hasattr(os, "writev"):
+        return os.writev(descriptor, together)
+    return os.write(descriptor, together[0])
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
@@ -77,9 +98,9 @@ class AsideFile:
             error.filename = str(path)  # users do not know the temporary name
             raise
 
-    def write(self, data: Any) -> None:
+    def write(self, *pieces: Any) -> None:
         """Add bytes."""
-        write_all(self.descriptor, data)
+        write_all(self.descriptor, *pieces)
 
     def sync(self) -> None:
         """Return when all bytes are on disk."""

@@ -17,13 +17,35 @@ def thread_pool(
 ) -> Executor:
     """Return a pool of threads, or one that does all work in ``submit``.
 
-    ``initializer`` is called once in each new thread, so never in that of the caller.
+    No thread is started before there is work. ``initializer`` is called once in each new thread,
+    so never in that of the caller.
 
     >>> with thread_pool(2, "example") as pool:
     ...     pool.submit(max, 1, 2).result()
     2
     """
-    pool = ThreadPoolExecutor(threads, name, initializer)
+    return _LazyPool(threads, name, initializer)
+
+
+class _LazyPool(Executor):
+    """A pool that is started by its first work. One thread at a time may submit work."""
+
+    def __init__(self, *options: Any) -> None:
+        self._options = options
+        self._pool: Executor | None = None
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if self._pool is None:
+            self._pool = _start(*self._options)
+        return self._pool.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait, cancel_futures=cancel_futures)
+
+
+def _start(*options: Any) -> Executor:
+    pool = ThreadPoolExecutor(*options)
     try:
         pool.submit(int)
     except RuntimeError:

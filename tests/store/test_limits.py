@@ -177,10 +177,10 @@ class Broken:
         self.broken = True
         write = _local._Upload.write
 
-        def fails(upload, data):
+        def fails(upload, *data):
             if self.broken:
                 raise OSError(5, os.strerror(5))
-            write(upload, data)
+            write(upload, *data)
 
         monkeypatch.setattr(_local._Upload, "write", fails)
 

@@ -1,5 +1,6 @@
 """What a scan reads ahead and releases, in which order and in which thread."""
 
+import functools
 import mmap
 import sys
 import threading
@@ -10,7 +11,7 @@ import pytest
 from sawlog import store
 from sawlog.errors import ArgumentError
 from sawlog.store._disk import SMALL, _local, _page_advice
-from sawlog.store._disk._page_advice import is_resident, populate, release
+from sawlog.store._disk._page_advice import MappedPages
 from sawlog.store._format._segment import Segment
 from sawlog.store._reading import _blocks
 
@@ -22,17 +23,18 @@ def test_pages_are_populated_and_released(tmp_path):
     (tmp_path / "file").write_bytes(b"x" * (3 * mmap.PAGESIZE + 1))
     with (tmp_path / "file").open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    for advise in (populate, release, populate):
-        assert advise(mapped, 1, mmap.PAGESIZE + 1)
-        assert advise(mapped, 0, len(mapped))
+    pages = MappedPages(mapped)
+    for advise in (pages.populate, pages.release, pages.populate):
+        assert advise(1, mmap.PAGESIZE + 1)
+        assert advise(0, len(mapped))
         assert mapped[:] == b"x" * len(mapped)
 
 
 def test_there_is_nothing_to_advise_about_bytes_that_are_not_there():
-    mapped = mmap.mmap(-1, mmap.PAGESIZE)
-    for advise in (populate, release):
-        assert not advise(mapped, mmap.PAGESIZE, 2 * mmap.PAGESIZE)
-        assert not advise(mapped, 5, 5)
+    pages = MappedPages(mmap.mmap(-1, mmap.PAGESIZE))
+    for advise in (pages.populate, pages.release):
+        assert not advise(mmap.PAGESIZE, 2 * mmap.PAGESIZE)
+        assert not advise(5, 5)
 
 
 @LINUX
@@ -40,13 +42,15 @@ def test_what_is_in_memory_is_told_from_what_is_on_disk(tmp_path):
     (tmp_path / "file").write_bytes(b"x" * (20 * mmap.PAGESIZE))
     with (tmp_path / "file").open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    assert is_resident(mapped, 1, 20 * mmap.PAGESIZE)
-    fresh = mmap.mmap(-1, 20 * mmap.PAGESIZE)
-    assert not is_resident(fresh, 0, len(fresh))  # no page was used
-    fresh[0] = 1
-    assert is_resident(fresh, 0, 1)
-    assert not is_resident(fresh, 0, mmap.PAGESIZE + 1)
-    assert not is_resident(mapped, 5, 5)
+    pages = MappedPages(mapped)
+    assert pages.is_resident(1, 20 * mmap.PAGESIZE)
+    assert not pages.is_resident(5, 5)
+    memory = mmap.mmap(-1, 20 * mmap.PAGESIZE)
+    fresh = MappedPages(memory)
+    assert not fresh.is_resident(0, len(memory))  # no page was used
+    memory[0] = 1
+    assert fresh.is_resident(0, 1)
+    assert not fresh.is_resident(0, mmap.PAGESIZE + 1)
 
 
 @LINUX
@@ -60,7 +64,7 @@ def test_the_system_does_not_tell_what_is_in_memory_of_the_files_of_others(
     number = file.stat().st_uid + (user == "other")
     monkeypatch.setattr(_page_advice.os, "geteuid", lambda: number)
     asked = []
-    monkeypatch.setattr(_page_advice, "_advise", lambda *_: asked.append(1))
+    monkeypatch.setattr(MappedPages, "_advising", lambda *_: lambda: asked.append(1))
     mapped = _local._File(str(file)).map()
     assert mapped.is_in_memory(0, SMALL) == (user != "other")
     mapped.prefetch(0, SMALL)
@@ -81,8 +85,11 @@ def test_blocks_are_fetched_in_a_thread_and_released_in_order(tmp_path, monkeypa
             pass
     events = []
 
+    releasing = Segment.releasing
+    calls = {"fetch": Segment.fetch, "release": lambda *rows: [call() for call in releasing(*rows)]}
+
     def recorded(what):
-        call = getattr(Segment, what)
+        call = calls[what]
 
         def record(segment, names, start, stop):
             events.append((what, segment.name, start, threading.get_ident()))
@@ -90,8 +97,9 @@ def test_blocks_are_fetched_in_a_thread_and_released_in_order(tmp_path, monkeypa
 
         return record
 
-    for what in ("fetch", "release"):
-        monkeypatch.setattr(Segment, what, recorded(what))
+    monkeypatch.setattr(Segment, "fetch", recorded("fetch"))
+    released_later = functools.partial(functools.partial, recorded("release"))
+    monkeypatch.setattr(Segment, "releasing", lambda *rows: [released_later(*rows)])
     seen = []
     for block in reader.blocks(budget=100_000):
         events.append(("yield", None, len(seen), 0))

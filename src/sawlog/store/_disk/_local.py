@@ -14,7 +14,7 @@ from typing import Any
 
 from sawlog._atomic import AsideFile, discard, new_name
 from sawlog.store._disk._locks import HeldLock, lock, unlock
-from sawlog.store._disk._page_advice import is_own, is_resident, populate, release
+from sawlog.store._disk._page_advice import MappedPages, is_own
 from sawlog.store._disk._protocol import FileStatus, Lease, Mapped
 
 _TMP = "tmp"
@@ -53,18 +53,18 @@ def _status(status: os.stat_result) -> FileStatus:
 class _MemoryMap:
     """A memory map with advice about the pages that are needed."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, owner: int) -> None:
         self.data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        self._own = is_own(descriptor)
+        self._pages, self._own = MappedPages(self.data), is_own(owner)
 
-    def release(self, start: int, stop: int) -> None:
-        release(self.data, start, stop)
+    def releasing(self, start: int, stop: int) -> Callable[[], object]:
+        return self._pages.releasing(start, stop)
 
     def prefetch(self, start: int, stop: int) -> None:
-        populate(self.data, start, stop, self.is_in_memory(start, stop))
+        self._pages.populate(start, stop, self.is_in_memory(start, stop))
 
     def is_in_memory(self, start: int, stop: int) -> bool:
-        return self._own and is_resident(self.data, start, stop)
+        return self._own and self._pages.is_resident(start, stop)
 
 
 class _Bytes:
@@ -73,8 +73,8 @@ class _Bytes:
     def __init__(self, data: bytes) -> None:
         self.data = data
 
-    def release(self, start: int, stop: int) -> None:
-        pass
+    def releasing(self, start: int, stop: int) -> Callable[[], object]:
+        return bool
 
     def prefetch(self, start: int, stop: int) -> None:
         pass
@@ -95,7 +95,7 @@ class _File:
         except BaseException:
             os.close(self._descriptor)
             raise
-        self.status = _status(found)
+        self.status, self._owner = _status(found), found.st_uid
 
     def read(self, start: int, size: int) -> bytes:
         return os.pread(self._descriptor, size, start)
@@ -103,7 +103,7 @@ class _File:
     def map(self) -> Mapped:
         if self.status.size <= SMALL:
             return _Bytes(self.read(0, self.status.size))
-        return _MemoryMap(self._descriptor)
+        return _MemoryMap(self._descriptor, self._owner)
 
     def held(self) -> bool | None:
         taken = lock(self._descriptor, exclusive=False)
@@ -130,8 +130,8 @@ class _Upload:
         self._file = AsideFile(path, aside)
         lock(self._file.descriptor)
 
-    def write(self, data: Any) -> None:
-        self._file.write(data)
+    def write(self, *pieces: Any) -> None:
+        self._file.write(*pieces)
 
     def commit(self) -> None:
         self._file.commit()

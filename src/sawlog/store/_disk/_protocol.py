@@ -10,7 +10,7 @@ file.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, MutableSequence
+from collections.abc import Callable, Iterable, MutableSequence
 from typing import Any, Protocol
 
 
@@ -32,8 +32,11 @@ class Mapped(Protocol):
 
     data: Any  # a buffer, read-only
 
-    def release(self, start: int, stop: int) -> None:
-        """Release the memory of these bytes; they are read from disk again if needed."""
+    def releasing(self, start: int, stop: int) -> Callable[[], object]:
+        """Return a quick call that releases the memory of these bytes.
+
+        They are read from disk again if needed.
+        """
 
     def prefetch(self, start: int, stop: int) -> None:
         """Read these bytes into memory, so that a program that uses them does not wait."""
@@ -67,8 +70,8 @@ class Blob(Protocol):
 class Upload(Protocol):
     """A file that is being written; readers see it after ``commit``."""
 
-    def write(self, data: Any) -> None:
-        """Add bytes."""
+    def write(self, *pieces: Any) -> None:
+        """Add bytes, in few calls of the system."""
 
     def commit(self) -> None:
         """Make it durable, then give it its name in one step."""

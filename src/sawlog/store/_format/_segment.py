@@ -14,7 +14,7 @@ import functools
 import itertools
 import struct
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -350,9 +350,14 @@ class Segment:
 
     def release(self, names: Iterable[str], start: int, stop: int) -> None:
         """Release the memory of rows of the map; they are read from disk again if needed."""
-        if (mapped := self._map) is not None:
-            for first, last in self._ranges(names, start, stop):
-                mapped.memory.release(first, last)
+        for release in self.releasing(names, start, stop):
+            release()
+
+    def releasing(self, names: Iterable[str], start: int, stop: int) -> list[Callable[[], object]]:
+        """Return quick calls that do what :meth:`release` does."""
+        if (mapped := self._map) is None:
+            return []
+        return [mapped.memory.releasing(*own) for own in self._ranges(names, start, stop)]
 
     def fetch(self, names: Iterable[str], start: int, stop: int) -> None:
         """Read rows into memory and check them; those that were checked before are only read."""

@@ -169,8 +169,8 @@ class UnpublishedSegment:
         """Write all bytes. If that raises ``OSError``, nothing is left in ``tmp/``."""
         with self._or_discard():
             self._upload = self._disk.upload(f"{SEGMENTS}/{self._name}")
-            for piece in (self._prepared.header, *self._prepared.pieces, self._prepared.checksums):
-                self._upload.write(piece)
+            whole = self._prepared
+            self._upload.write(whole.header, *whole.pieces, whole.checksums)
 
     def commit(self) -> None:
         """Sync and publish. If that raises ``OSError``, it can be called again."""

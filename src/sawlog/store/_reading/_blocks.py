@@ -13,17 +13,22 @@ thread.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from typing import NamedTuple
 
 import numpy as np
 
 from sawlog._pool import thread_pool
+from sawlog.errors import StoreError
 from sawlog.store._format._ids import StringIds
 from sawlog.store._format._segment import Segment
 
 _BLOCK = 4 << 20  # bytes
+_MOST_BLOCKS = 64  # that are made before they are needed
+_TOGETHER = 8  # pieces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,12 +68,21 @@ class UnreadRows:
     def blocks(self) -> Iterator[RowBlock]:
         """Yield the rows."""
         values = {name: self.segment.values(name, self.start, self.stop) for name in self.names}
-        for start in range(0, self.stop - self.start, self.step):
-            rows = slice(start, min(start + self.step, self.stop - self.start))
-            yield self._block(rows, {name: array[rows] for name, array in values.items()})
+        length = self.stop - self.start
+        for start in range(0, length, self.step):
+            yield self._block(slice(start, min(start + self.step, length)), values)
 
-    def _block(self, rows: slice, values: dict[str, np.ndarray]) -> RowBlock:
+    @property
+    def cheap(self) -> bool:
+        """Whether making the blocks of ready rows reads nothing and copies nothing."""
+        if self.superseded is not None or isinstance(self.ids, StringIds):
+            return False
+        texts = any(self.segment.tensors[name].dtype.kind in "UV" for name in self.names)
+        return not texts and self.stop - self.start <= self.step * _MOST_BLOCKS
+
+    def _block(self, rows: slice, whole: dict[str, np.ndarray]) -> RowBlock:
         """Return some of the rows, counted from the first of these."""
+        values = {name: array[rows] for name, array in whole.items()}
         of_segment = slice(self.start + rows.start, self.start + rows.stop)
         ids = self.ids.take(of_segment) if isinstance(self.ids, StringIds) else self.ids[of_segment]
         if self.superseded is None:
@@ -109,33 +123,71 @@ def scan(pieces: Iterator[UnreadRows], read_ahead: bool) -> Iterator[RowBlock]:
         yield from _scan_here(pieces)
         return
     with thread_pool(1, "sawlog-read-ahead") as pool:
-        previous, current = None, next(pieces, None)
+        prepared = _prepared(pieces)
+        previous, current = None, next(prepared, None)
         fetched = _advance(pool, None, current)
         while current is not None:
             if fetched is not None:
                 fetched.result()
-            following = next(pieces, None)
+            following = next(prepared, None)
             fetched = _advance(pool, previous, following)
-            yield from current.blocks()
+            yield from current.blocks
             previous, current = current, following
         if previous is not None:
             previous.release()
 
 
+class _Prepared(NamedTuple):
+    """Rows, and what is to be called with them, looked up in advance if they are ready."""
+
+    rows: UnreadRows
+    blocks: Iterable[RowBlock]
+    ready: bool
+    releasing: list[Callable[[], object]]
+
+    def release(self) -> None:
+        for release in self.releasing:
+            release()
+
+
+def _prepared(pieces: Iterator[UnreadRows]) -> Iterator[_Prepared]:
+    """Prepare the blocks of several pieces at once if they are ready.
+
+    While the program works on a block it may fill the cache of the processor. What is done then for
+    the next one takes several times as long.
+    """
+    waiting: list[_Prepared] = []
+    for rows in pieces:
+        ready = _is_ready(rows)
+        if ready and rows.cheap:
+            releasing = rows.segment.releasing(rows.names, rows.start, rows.stop)
+            waiting.append(_Prepared(rows, list(rows.blocks()), True, releasing))
+        else:
+            waiting.append(_Prepared(rows, rows.blocks(), ready, [rows.release]))
+        if not ready or len(waiting) == _TOGETHER:
+            yield from waiting
+            waiting = []
+    yield from waiting
+
+
+def _is_ready(rows: UnreadRows) -> bool:
+    with contextlib.suppress(StoreError):  # fetching them raises it again, in its turn
+        return rows.ready
+    return False
+
+
 def _advance(
-    pool: Executor, previous: UnreadRows | None, following: UnreadRows | None
+    pool: Executor, previous: _Prepared | None, following: _Prepared | None
 ) -> Future | None:
     """Release rows, then fetch others: in the thread if they are to be read or checked."""
-
-    unread = following if following is not None and not following.ready else None
 
     def work() -> None:
         if previous is not None:
             previous.release()
-        if unread is not None:
-            unread.fetch()
+        if following is not None and not following.ready:
+            following.rows.fetch()
 
-    if unread is not None:
+    if following is not None and not following.ready:
         return pool.submit(work)
     work()
     return None
