@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from sawlog.torch._graph._example_layout import ExampleLayout
 from sawlog.torch._interactions._flow import Flow, name_of, needed
+from sawlog.torch._interactions._kept_apart import KeptApart
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
 from sawlog.torch._interactions._origins import Origins
 from sawlog.torch._interactions._replacement import ExampleTensor
@@ -52,7 +53,7 @@ def before_layers(
         needed(loss, [term.number for term in loss.terms])[0],
     )
     found: list[ExampleTensor] = []
-    open_ = False
+    apart, open_ = KeptApart(tape, batch), False
     later, marks = list(reversed(known)), list(reversed(there))
     for place in range(loss.end + 1):
         while later and later[-1].position <= place:
@@ -65,11 +66,13 @@ def before_layers(
                 layout = ExampleLayout(axis)
                 found.append(ExampleTensor(mark.position, mark.number, layout, given))
                 flow.add(mark.number)
+                apart.add(mark.number, axis)
         if place == loss.end:
             break
         operation = tape.operations[place]
         covered.follow(place, operation)
-        before = place in wanted and _is_open(operation, flow, covered)
+        kept = apart.follow(operation, flow, covered)
+        before = place in wanted and not kept and _is_open(operation, flow, covered)
         if flow.follow(place, operation) and before:
             open_ = True
     return found if open_ else []

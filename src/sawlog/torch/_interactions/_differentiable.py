@@ -40,6 +40,12 @@ _WITH_INDICES = {
 }  # fmt: skip
 """Those that also return integers or masks, which only their backward pass uses."""
 
+_EXTREMES = {
+    "amax", "amin", "aminmax", "clamp", "clamp_max", "clamp_min", "fmax", "fmin", "max", "maximum",
+    "min", "minimum",
+}  # fmt: skip
+"""Operations that depend on few of the values; other examples may have the same ones."""
+
 _BATCH_NORMS = {"native_batch_norm": 5, "cudnn_batch_norm": 5}
 """Batch norms, with the index of the argument that says whether they are in train mode."""
 
@@ -57,7 +63,8 @@ def leaves_gaps(loss: TapedLoss, tensors: Sequence[ExampleTensor]) -> bool:
 def has_decisions(loss: TapedLoss, tensors: Sequence[ExampleTensor]) -> bool:
     """Return whether the loss may depend on values that are compared, sorted or rounded."""
     return any(
-        operation.decides and name_of(operation) not in _WITH_INDICES
+        name_of(operation) in _EXTREMES
+        or (operation.decides and name_of(operation) not in _WITH_INDICES)
         for operation, _ in _dependent(loss, tensors)
     )
 

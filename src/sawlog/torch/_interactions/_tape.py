@@ -161,6 +161,7 @@ class Tape:
         self.arguments: set[int | None] = set()
         """The memory of the tensors that the model was called with."""
         self._memory_of_value: list[Memory | None] = []
+        self._shapes: list[tuple[int, ...]] = []
         self._memories: dict[int, Memory] = {}
         self._shared: set[int] = set()
 
@@ -191,6 +192,7 @@ class Tape:
         if tensor is None:
             number = len(self._memory_of_value)
             self._memory_of_value.append(None)
+            self._shapes.append(())
         else:
             number = self.add_output(tensor)
         self.operations.append(Operation(call, args, kwargs, False, (), ("", 0), (number,)))
@@ -222,9 +224,14 @@ class Tape:
         memory = self._memory_of_value[number]
         return -1 - number if memory is None else id(memory)
 
+    def shape_of(self, number: int) -> tuple[int, ...]:
+        """Return the shape of a value; that of a value of ``compute`` is not known, and empty."""
+        return self._shapes[number]
+
     def _new(self, memory: Memory, key: Key) -> int:
         number = memory.numbers[key] = len(self._memory_of_value)
         self._memory_of_value.append(memory)
+        self._shapes.append(key[1])
         if memory.external:
             self._shared.add(number)
         return number
