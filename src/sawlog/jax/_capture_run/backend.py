@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,9 +26,11 @@ from sawlog.jax._capture.api import Capture, capture
 from sawlog.jax._capture.parameters import Names, batch_axes_of, examples_of, leaf_names
 from sawlog.jax._capture_run.capturer import JaxBatch, JaxCapturer
 from sawlog.jax._capture_run.check import check_batch
+from sawlog.jax._capture_run.declared_loss import refuse_other_reduction
 from sawlog.jax._capture_run.fingerprint import ParameterFingerprint
 from sawlog.jax._capture_run.nonfinite import nonfinite_rows, nonfinite_sums
 from sawlog.jax._capture_run.sampled_labels import DrawnLabels, SampleLabels
+from sawlog.jax._core.functions import check_callable
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._options import Options
 from sawlog.run_files._provenance import Provenance
@@ -175,6 +178,7 @@ class JaxBackend:
     ) -> Check:
         """Compare what is captured of a batch with its examples run alone."""
         del mask
+        check_callable(step, "check")
         cut = None if one is None else lambda batch, i: as_arrays(one(batch, i))
         return check_batch(self, step, run.options.reduction, batch, examples, cut, tolerance)
 
@@ -199,6 +203,8 @@ class JaxBackend:
         how = self._reductions[key]
         if key not in self._proven:
             self._check_blocks(loss_fn, how, params, batch)
+            losses_of = functools.partial(self.losses_of, loss_fn, params)
+            refuse_other_reduction(losses_of, how, batch, self.axes_of(batch))
             proof = self.proof(loss_fn, how)(params, batch)
             if proof.is_finite():  # otherwise there is nothing to compare; the next batch is proven
                 proof.check()
