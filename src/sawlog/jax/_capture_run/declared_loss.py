@@ -18,7 +18,7 @@ from sawlog.jax._capture.parameters import examples_of
 from sawlog.jax._core.arrays import unsharded
 from sawlog.jax._transforms.strip import strip
 
-_JOINED = {"sum": np.sum, "mean": np.mean}
+_JOINED: dict[str, Callable[..., Any]] = {"sum": np.sum, "mean": np.mean}
 
 
 def refuse_other_reduction(
