@@ -42,6 +42,11 @@ def contracted_after_a_transpose(p, x):
     return total(jnp.einsum("bthk,hkd->btd", x, jnp.transpose(p["w"], (1, 0, 2))))
 
 
+@case({"w": (2, 3, 4)}, (5, 2, 3))
+def contracted_from_the_last(p, x):
+    return total(lax.dot_general(x, p["w"], (((3, 2), (1, 0)), ((), ()))))
+
+
 @case({"w": (4, 2, 3)}, (5, 3))
 def outputs_in_another_order(p, x):
     return total(jnp.einsum("btd,dhk->bthk", x, jnp.transpose(p["w"], (2, 1, 0))))

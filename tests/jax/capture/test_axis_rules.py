@@ -427,6 +427,12 @@ LOOKUPS = {
         batched(lambda i, y: jnp.zeros((10, E)).at[i].add(y), 0, 0),
         FOLLOWED,
     ),
+    "of others than are known": (
+        [[E, 4], [E]],
+        [0, None],
+        lambda x, i: jnp.sin(x)[jnp.concatenate([np.array([1, 2]), i[:1] % E])],
+        MIXED,
+    ),
     "of what is not known": ([[E, 4], [E]], [0, None], lambda x, i: jnp.sin(x)[i % E], MIXED),
 }
 
