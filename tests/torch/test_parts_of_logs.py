@@ -68,6 +68,27 @@ def test_covariances_are_over_positions_of_layers_and_whole_gradients():
     torch.testing.assert_close(found["mean:grad/fc.weight"], (flat.sum(0), 2))
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_masks_are_of_positions_and_not_of_rows(whole):
+    """A whole gradient has a row of the matrix at each position; here there are as many."""
+    left, right, mask = random(2, 3, 3), random(2, 3, 4), torch.tensor([[1, 1, 0], [1, 0, 0]])
+    own = statistics(BatchSpec(2, mask=mask.bool()), statistic=["kfac"])
+    own.add(BLOCK, Pair(Dense(left), Dense(right)), 1.0, 1.0, "right", whole)
+    staged = Staged()
+    own.add_to(staged, {}, [BLOCK], 2)
+    assert [count for _, _, count in staged.sums] == ([6, 6] if whole else [3, 3])
+    by = torch.ones(2, 3) if whole else mask
+    for (_, found, _), each in zip(staged.sums, (left, right), strict=True):
+        torch.testing.assert_close(found, torch.einsum("bp,bpi,bpj->ij", by.double(), each, each))
+
+
+def test_squares_of_what_was_not_used_have_the_shape_of_what_is_stored():
+    block = Block("fc.weight", ("fc.weight",), (3, 4), "right", (2, None))
+    own, staged = statistics(BatchSpec(2), statistic=["ekfac"]), Staged()
+    own.add_to(staged, {}, [block], 2)
+    assert staged.sums[0][1].shape == (2, 4)
+
+
 def test_squares_count_the_examples_that_are_stored():
     """Two of the three of a batch, also where the batch did not use the layer."""
     own = statistics(BatchSpec(3, torch.tensor([True, False, True])), statistic=["ekfac"])

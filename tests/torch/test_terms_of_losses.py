@@ -1,5 +1,7 @@
 """What is read from the graph of a loss: examples of rows, their scales, and what is refused."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,12 +9,12 @@ from torch import nn
 
 from sawlog.errors import ArgumentError, CaptureError, MixedExamplesError
 from sawlog.torch._batch_spec import BatchSpec
-from sawlog.torch._graph._autograd_graph import root_of
+from sawlog.torch._graph._autograd_graph import Graph, root_of
 from sawlog.torch._hooks._autograd_patches import Backward
 from sawlog.torch._loss._declared import Items
-from sawlog.torch._loss._examples import Examples
+from sawlog.torch._loss._examples import Examples, normalises
 from sawlog.torch._loss._loss_reader import LossReader
-from sawlog.torch._loss._masks import factors_of, sum_by_example
+from sawlog.torch._loss._masks import by_example, factors_of, sum_by_example
 from sawlog.torch._loss._quotients import refuse_quotient
 from sawlog.torch._loss._read_terms import terms_of
 from sawlog.torch._loss._roots import Roots
@@ -276,3 +278,80 @@ def test_a_product_of_two_that_are_trained_has_no_constant_factors():
 def test_sums_over_rows_in_any_order():
     each = torch.tensor([1.0, 10.0, 100.0, 1000.0])
     assert sum_by_example(each, torch.tensor([2, 0, 1, 0]), 4).tolist() == [1010.0, 100.0, 1.0, 0.0]
+
+
+def test_an_even_loss_is_joined_by_its_only_operation():
+    """Not by another one, and not at another of its inputs."""
+    joined = numbers(3).pow(2).mean()
+    (term,) = terms_of([root_of(joined)], Examples(3))
+    ((node, _),) = term.path
+    labels, other = term.labels, root_of(numbers(3).sum())
+    assert not is_even(Term(other, term.edge, term.path, labels, 3.0), 3)
+    assert not is_even(Term(term.root, term.edge, ((node, 1),), labels, 3.0), 3)
+    assert not is_even(Term(term.root, term.edge, (), labels, 3.0), 3)
+    (product,) = terms_of([root_of((numbers(3) * 2).mean())], Examples(3))
+    assert not is_even(product, 3)
+
+
+def test_a_loss_whose_rows_are_picked_is_read_in_every_batch():
+    """The next batch may pick others, as often as there are examples."""
+    reader, order = LossReader(BatchSpec(3), "auto", None), torch.arange(3)
+    for loss, even in [
+        (numbers(3).exp().mean(), True),
+        (numbers(3).exp()[order].exp().mean(), False),
+    ]:
+        root = root_of(loss)
+        stack, nodes = [root[0]], []
+        while stack:
+            nodes.append(stack.pop())
+            stack += [child for child, _ in nodes[-1].next_functions if child is not None]
+        graph = Graph(tuple(nodes), 0)
+        terms = terms_of([root], Examples(3))
+        assert reader.is_even(terms, graph) is even
+        assert not LossReader(BatchSpec(3, views=2), "auto", None).is_even(terms, graph)
+        assert not LossReader(BatchSpec(3, axis=1), "auto", None).is_even(terms, graph)
+        assert not reader.is_even([*terms, *terms], graph)
+
+
+def test_what_a_trainer_declares_counts_for_even_losses_too():
+    reader = LossReader(BatchSpec(4), "auto", SimpleNamespace(edges=[], calls=[]))
+    reader.items = Items.read(torch.ones(4), None, 2.0, 4)
+    loss = numbers(4, 3).pow(2).mean()
+    with pytest.raises(ArgumentError, match="not multiplied by 2"):
+        reader.scale(Roots([loss], [None]), even=True)
+
+
+def test_weights_of_a_declared_loss_are_constants():
+    weights = torch.tensor([0.5, 1.5, 1.0]).double()
+    terms = terms_of([root_of((numbers(3).exp() * weights).sum())], Examples(3))
+    with pytest.raises(CaptureError, match="have the mean 1"):
+        LossReader(BatchSpec(3), "auto", None).check_weights(terms)
+    LossReader(BatchSpec(3), "sum", None).check_weights(terms)
+    LossReader(BatchSpec(1), "auto", None).check_weights(terms)
+
+
+@pytest.mark.parametrize("function", [torch.softmax, torch.log_softmax])
+def test_a_softmax_over_positions_of_one_example(function):
+    labels = torch.tensor([[0, 0], [1, 1], [2, 2]])
+    for dim, over_examples in [(0, True), (-3, True), (1, False), (2, False), (-1, False)]:
+        node = function(numbers(3, 2, 4), dim).grad_fn
+        assert normalises(node, labels) is over_examples
+    assert not normalises(numbers(3, 2, 4).cumsum(0).grad_fn, labels)
+    joined = numbers(3, 4, 5).flatten(0, 1).softmax(0)
+    assert Examples(4, 1).of(root_of(joined)) is None
+    apart = numbers(3, 4, 5).flatten(0, 1).softmax(1)
+    assert Examples(4, 1).of(root_of(apart)).tolist() == [*range(4)] * 3
+
+
+def test_a_mask_belongs_to_the_rows_of_the_labels():
+    labels = torch.tensor([[2, 2], [0, 0], [1, 1]])
+    mask = torch.tensor([[1, 0], [1, 1], [0, 0]])
+    assert by_example(mask, labels, 3).tolist() == [2, 0, 1]
+    assert by_example(mask[..., None].expand(3, 2, 4), labels, 3).tolist() == [8, 0, 4]
+    assert by_example(mask.flatten(), labels.flatten(), 3).tolist() == [2, 0, 1]
+    assert by_example(mask.reshape(3, 1, 2), labels, 3).tolist() == [2, 0, 1]
+    assert by_example(mask.mT, labels, 3) is None
+    assert by_example(mask[:2], labels, 3) is None
+    assert by_example(mask[:, :1], labels, 3) is None
+    assert by_example(mask[:0], labels[:0], 3).tolist() == [0, 0, 0]
+    assert by_example(mask, labels[:0], 3) is None

@@ -93,6 +93,21 @@ def test_a_plain_loop(tmp_path):
     np.testing.assert_allclose(scores.values[0, order], want, rtol=1e-4, atol=1e-7)
 
 
+def test_positions_that_do_not_count(tmp_path):
+    """The mask says by how many of them the loss of a batch divides."""
+    model, x, y = program()
+    mask = torch.tensor([[1, 1], [1, 0], [1, 1], [0, 1]])
+    capture = TrainingCapture(model, "loop", root=tmp_path, config={"reduction": "tokens"})
+    with capture(range(4), step=0, mask=mask):
+        each = nn.functional.cross_entropy(model(x[:4]), y[:4], reduction="none")
+        ((each * mask.sum(1)).sum() / mask.sum()).backward()
+    capture.close()
+    expected = grads(model, x[:4], y[:4])
+    ids, rows = rows_of(capture.path)
+    for name, want in zip(("0.weight", "2.weight"), expected, strict=True):
+        np.testing.assert_allclose(rows[name][np.argsort(ids)][:4], want, rtol=1e-4, atol=1e-6)
+
+
 def test_learning_rates_of_schedulers(tmp_path):
     """The rate of a step is what the optimizer had, wherever the scheduler is called."""
     model, x, y = program()

@@ -37,6 +37,27 @@ def contracted_in_another_order(p, x):
     return total(jnp.einsum("bthk,khd->btd", x, p["w"]))
 
 
+@case({"w": (3, 2, 4)}, (5, 2, 3))
+def contracted_after_a_transpose(p, x):
+    return total(jnp.einsum("bthk,hkd->btd", x, jnp.transpose(p["w"], (1, 0, 2))))
+
+
+@case({"w": (2, 3, 4)}, (5, 2, 3))
+def contracted_from_the_last(p, x):
+    return total(lax.dot_general(x, p["w"], (((3, 2), (1, 0)), ((), ()))))
+
+
+@case({"w": (4, 2, 3)}, (5, 3))
+def outputs_in_another_order(p, x):
+    return total(jnp.einsum("btd,dhk->bthk", x, jnp.transpose(p["w"], (2, 1, 0))))
+
+
+@case({"w": (2, 3), "v": (3,)}, (5, 3))
+def broadcast_and_transposed(p, x):
+    w = jnp.transpose(jnp.broadcast_to(p["w"], (4, 2, 3)), (2, 0, 1))
+    return total(jnp.einsum("btd,dhk->bthk", x, w)) + total(x @ jnp.broadcast_to(p["v"], (4, 3)).T)
+
+
 @case({"w": (2, 3, 4)}, (5, 2, 3))
 def groups(p, x):
     return total(jnp.einsum("btgi,gio->btgo", x, p["w"]))

@@ -33,11 +33,15 @@ def assert_pairs(captured: Any, plan: Any, projected: Any, matrices: Any) -> Non
     captured, projected = jax.device_get((captured, projected))  # small programs compile slowly
     assert {*captured.pairs} == {block.name for block in plan.blocks}
     assert projected is None or {*captured.pairs} == {*projected}
-    for block in plan.blocks:
+    for layout in plan.layouts:
+        block = layout.block
         rows = np.asarray(sum(gradient(pair) for pair in captured.pairs[block.name]))
         rows = rows.reshape(len(rows), *block.shape)  # one group is none
         for name, part in block.parts(rows).items():
-            own, other = (_sorted(x) for x in (part, captured.grads[name]))
+            own, other = np.asarray(part), np.asarray(captured.grads[name])
+            if name == block.name:
+                other = other.reshape(len(other), -1)[:, elements(layout, other.shape[1:])]
+            own, other = own.reshape(len(own), -1), other.reshape(len(other), -1)
             np.testing.assert_allclose(own, other, atol=1e-9 * max(np.abs(other).max(), 1e-3))
         if projected is None:
             continue
@@ -48,5 +52,12 @@ def assert_pairs(captured: Any, plan: Any, projected: Any, matrices: Any) -> Non
         np.testing.assert_allclose(projected[block.name], made, atol=1e-6 * scale)
 
 
-def _sorted(rows: Any) -> np.ndarray:
-    return np.sort(np.asarray(rows).reshape(len(rows), -1), axis=1)
+def elements(layout: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the number of the element of the parameter that each element of a block is."""
+    atoms = (*layout.groups, *layout.lefts, *layout.rights)
+    sizes = [atom.size for atom in atoms]
+    steps = np.indices(sizes).reshape(len(sizes), int(np.prod(sizes)))
+    places = np.zeros((len(shape), steps.shape[1]), int)
+    for atom, step in zip(atoms, steps, strict=True):
+        places[atom.dim] += atom.stride * step
+    return np.ravel_multi_index(tuple(places), shape)

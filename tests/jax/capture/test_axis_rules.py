@@ -194,6 +194,7 @@ MOVE = {
     ),
     "sliced at a number": ([E, 4], 0, lambda x: lax.dynamic_slice(x, (1, 0), (2, 4)), CUT),
     "sliced beyond the end": ([E, 4], 0, lambda x: lax.dynamic_slice(x, (2, 0), (2, 4)), CUT),
+    "sliced behind the end": ([E, 4], 0, lambda x: lax.dynamic_slice(x, (7, 0), (2, 4)), CUT),
     "padded": (
         [2, E, 4],
         1,
@@ -228,6 +229,18 @@ def test_moves(name):
 
 def batched(fun, *axes):
     return jax.vmap(fun, axes)
+
+
+def grouped(images, kernels):
+    """Convolve every feature with a kernel of its own."""
+    return lax.conv_general_dilated(
+        images,
+        kernels,
+        (1,),
+        "VALID",
+        feature_group_count=len(kernels),
+        dimension_numbers=("NCH", "OIH", "NCH"),
+    )
 
 
 TOGETHER = {
@@ -338,6 +351,24 @@ TOGETHER = {
         lambda y: jnp.zeros((E, 5)).at[np.arange(E), 2].add(y[:, 1]),
         FOLLOWED,
     ),
+    "a kernel each": (
+        [[E, 2, 6], [E, 2, 3]],
+        [0, 0],
+        lambda x, w: grouped(x.reshape(1, -1, 6), w.reshape(-1, 1, 3)),
+        FOLLOWED,
+    ),
+    "a kernel each, examples inside": (
+        [[2, E, 6], [2, E, 3]],
+        [1, 1],
+        lambda x, w: grouped(x.reshape(1, -1, 6), w.reshape(-1, 1, 3)),
+        MIXED,
+    ),
+    "a kernel each, other kernels inside": (
+        [[E, 2, 6], [2, E, 3]],
+        [0, 1],
+        lambda x, w: grouped(x.reshape(1, -1, 6), w.reshape(-1, 1, 3)),
+        MIXED,
+    ),
     "entries by another number": (
         [[E, 4]],
         [0],
@@ -382,6 +413,24 @@ LOOKUPS = {
         [[E, 4], [E]],
         [0, None],
         lambda x, i: jnp.sin(x)[jnp.concatenate([np.array([0, 1]), i[:1] % E])],
+        MIXED,
+    ),
+    "of columns with examples": (
+        [[E, 2], [E, 2, E]],
+        [0, 2],
+        batched(lambda i, y: jnp.zeros((10, E)).at[i].add(y), 0, 0),
+        MIXED,
+    ),
+    "of rows with examples": (
+        [[E, 2], [E, 2, E]],
+        [0, 0],
+        batched(lambda i, y: jnp.zeros((10, E)).at[i].add(y), 0, 0),
+        FOLLOWED,
+    ),
+    "of others than are known": (
+        [[E, 4], [E]],
+        [0, None],
+        lambda x, i: jnp.sin(x)[jnp.concatenate([np.array([1, 2]), i[:1] % E])],
         MIXED,
     ),
     "of what is not known": ([[E, 4], [E]], [0, None], lambda x, i: jnp.sin(x)[i % E], MIXED),

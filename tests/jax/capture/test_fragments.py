@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import sawlog.jax
 from sawlog.factored import gradient
@@ -57,6 +58,33 @@ def test_a_lookup_of_what_is_not_in_the_table():
         wanted[example, row] += np.cos(np.arange(3.0) + 3 * row + 1)
     np.testing.assert_allclose(captured.grads["e"], wanted, atol=1e-5)
     np.testing.assert_allclose(sum(map(gradient, captured.pairs["e"])), wanted, atol=1e-5)
+
+
+def test_a_lookup_that_stays_in_the_table():
+    """Ids behind the ends are those of the first and the last row."""
+
+    def loss(p, ids):
+        return jnp.sin(p["e"].at[ids].get(mode="clip")).sum((1, 2))
+
+    params = {"e": jnp.arange(12.0).reshape(4, 3)}
+    ids = jnp.array([[0, 9, 3], [2, 4, 1], [3, 7, 3]])
+    captured = sawlog.jax.capture(loss, what=("grad", "pairs"))(params, ids)
+    counts = np.array([[1, 0, 0, 2], [0, 1, 1, 1], [0, 0, 0, 3]])
+    wanted = counts[:, :, None] * np.cos(np.arange(12.0).reshape(4, 3))
+    np.testing.assert_allclose(captured.grads["e"], wanted, atol=1e-5)
+    np.testing.assert_allclose(sum(map(gradient, captured.pairs["e"])), wanted, atol=1e-5)
+
+
+def test_a_dimension_of_one_is_not_broadcast():
+    """So the uses keep their factors."""
+
+    def loss(p, x):
+        w = lax.broadcast_in_dim(p["w"], (1, 3, 4), (1, 2))
+        return jnp.einsum("bd,xdo->bxo", x, w).sum((1, 2))
+
+    params, batch = {"w": jnp.ones((3, 4))}, jnp.ones((2, 3))
+    (layout,) = sawlog.jax.capture(loss).plan(params, batch).layouts
+    assert layout.factored
 
 
 def projects(each: Case) -> bool:
