@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from sawlog.errors import ArgumentError
 from sawlog.huggingface import LogArguments, SawlogCallback, patch_trainer
+from sawlog.huggingface._loss import check_supported
 from tests.huggingface.small import VOCABULARY, alone, assert_rows, llama
 from tests.huggingface.test_logix_trainer import tokenizer
 
@@ -37,9 +39,10 @@ def words(many, seed):
     return " ".join(f"w{i}" for i in random.integers(4, VOCABULARY, many))
 
 
-def check(tmp_path, kind, args, columns, loss=None, **options):
+def check(tmp_path, kind, args, columns, loss=None, more=None, data=None, **options):
     data = datasets.Dataset.from_list(
-        [
+        data
+        or [
             {name: words(2 + i % (3 + k), 100 * k + i) for k, name in enumerate(columns)}
             for i in range(7)
         ]
@@ -48,7 +51,7 @@ def check(tmp_path, kind, args, columns, loss=None, **options):
     trainer = patch_trainer(kind)(
         log_args=LogArguments("run", root=tmp_path),
         model=llama(),
-        args=args(str(tmp_path / "output"), **OPTIONS),
+        args=args(str(tmp_path / "output"), **OPTIONS, **(more or {})),
         train_dataset=data,
         processing_class=tokenizer(),
         callbacks=[callback],
@@ -72,6 +75,32 @@ def test_supervised_fine_tuning(tmp_path):
     check(tmp_path, trl.SFTTrainer, trl.SFTConfig, ("prompt", "completion"), loss)
 
 
-def test_preferences(tmp_path):
+@pytest.mark.parametrize("losses", [["sigmoid"], ["sft"], ["sigmoid", "bco_pair", "sft"]])
+def test_preferences(losses, tmp_path):
+    """Also with the loss of fine-tuning, which joins tokens of all examples and is not theirs."""
     columns = ("prompt", "chosen", "rejected")
-    check(tmp_path, trl.DPOTrainer, trl.DPOConfig, columns, ref_model=llama())
+    options = {"loss_type": losses, "loss_weights": [0.8, 0.2, 1.0][: len(losses)]}
+    check(tmp_path, trl.DPOTrainer, trl.DPOConfig, columns, ref_model=llama(), more=options)
+
+
+def unpaired(i):
+    return {
+        "prompt": words(2 + i % 3, i),
+        "completion": words(2 + i % 4, 9 * i),
+        "label": i % 3 > 0,
+    }
+
+
+def test_answers_without_pairs(tmp_path):
+    """Good and bad answers, whose losses are computed apart; KTO compares the batch besides."""
+    options = {"loss_type": "apo_zero_unpaired"}
+    given = {"data": [unpaired(i) for i in range(7)], "ref_model": llama()}
+    check(tmp_path, trl.KTOTrainer, trl.KTOConfig, (), more=options, **given)
+    with pytest.raises(ArgumentError, match=r"over the batch .*loss_type=.apo_zero_unpaired"):
+        check(tmp_path, trl.KTOTrainer, trl.KTOConfig, (), more={"loss_type": "kto"}, **given)
+
+
+def test_texts_that_are_written_while_training(tmp_path):
+    trainer = type("GRPOTrainer", (), {"args": None, "num_generations": 2})()
+    with pytest.raises(ArgumentError, match="GRPOTrainer writes the texts that it trains on"):
+        check_supported(trainer)

@@ -4,6 +4,7 @@ Each is entered by `@right` or `@refused` in one of the modules below.
 """
 
 from . import (
+    account_broadcasts,
     account_examples,
     account_lookups,
     account_losses,
@@ -22,6 +23,7 @@ SECTIONS = (
     account_views,
     account_weights,
     account_lookups,
+    account_broadcasts,
     account_examples,
     account_losses,
     account_reductions,

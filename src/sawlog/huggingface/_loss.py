@@ -59,6 +59,20 @@ def check_supported(trainer: Any) -> None:
                 f"The Trainer uses {name}, under which the gradients of examples are not seen. "
                 "Hint: torchrun with one process for each device."
             )
+    kind = type(trainer).__name__.removeprefix("Log")
+    if getattr(trainer, "calculate_KL", False):
+        raise ArgumentError(
+            f"The loss of {kind} subtracts a divergence from the reference model that is averaged "
+            "over the batch (its `kl`), so the gradient of an example depends on the others, and "
+            "no row is that of a batch of one. Hint: "
+            'KTOConfig(loss_type="apo_zero_unpaired"), whose loss has no such term.'
+        )
+    if hasattr(trainer, "num_generations"):
+        raise ArgumentError(
+            f"{kind} writes the texts that it trains on while it trains, and compares those of "
+            "one prompt with each other, so rows of the dataset have no gradients of their own. "
+            "Hint: log supervised fine-tuning or preferences of texts that were kept."
+        )
 
 
 @contextlib.contextmanager

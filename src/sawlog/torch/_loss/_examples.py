@@ -15,10 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from sawlog.torch._graph._autograd_graph import ACCUMULATE, Edge, operation, shape_of, signed
+from sawlog.torch._loss._masks import number_of
 
 RESHAPES = {"View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze"}
 KEEPS_ROWS = {  # the output has the rows of every input that is as long
-    "Add", "Sub", "Mul", "Div", "Neg", "Pow", "Exp", "Log", "Sqrt", "Sigmoid", "Tanh", "Clone",
+    "Add", "Sub", "Rsub", "Reciprocal", "Mul", "Div", "Neg", "Pow", "Exp", "Log", "Sqrt", "Sigmoid",
+    "Tanh", "Clone",
     "ToCopy", "Alias", "LogSoftmax", "Softmax", "MaskedFill", "Where", "LogSigmoid", "Clamp", "Abs",
     "ClampMin", "ClampMax", "Relu", "Softplus", "NllLoss", "NllLoss2D", "MseLoss", "SmoothL1Loss",
     "BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "HuberLoss", "Sum", "Mean", "Logsumexp",
@@ -29,6 +31,7 @@ _ROWS_OF_INPUT = {  # the output has the rows of this input
     "NativeDropout": 0, "Hardtanh": 0, "Hardswish": 0, "Mish": 0, "Prelu": 0, "FusedRmsNorm": 0,
 }  # fmt: skip
 _PERMUTES = {"Permute", "T", "Transpose"}
+_EVEN = {"Neg", "Mul", "Div", "ToCopy", "Clone", "Alias"}  # do the same to all rows
 _DEPTH = 24
 
 
@@ -91,6 +94,30 @@ class Examples:
         found = self._below(edge, shape, depth)
         return found is not None and found.dim() == 1
 
+    def of_groups(self, edge: Edge) -> Tensor | None:
+        """Return the example of each loss where those of several groups were put one after another.
+
+        So are the losses of chosen and of rejected answers. Nothing between may depend on the
+        order; None if something does, or if no group was picked from the examples.
+        """
+        node, _ = edge
+        while operation(node) in _EVEN and len(node.next_functions) <= 2:
+            below = [child for child in node.next_functions if child[0] is not None]
+            if len(below) != 1 or shape_of(below[0]) != shape_of(edge):
+                return None
+            if operation(node) in ("Mul", "Div") and number_of(node) is None:
+                return None
+            node = below[0][0]
+        if operation(node) != "Cat" or signed(node._saved_dim) % len(shape_of((node, 0))):
+            return None
+        parts = [child for child in node.next_functions if child[0] is not None]
+        picked = [self._picked(each, shape_of(each), 0) for each in parts]
+        labels = [each for each in picked if each is not None and each.dim() == 1]
+        if len(labels) < len(parts):
+            return None
+        found = torch.cat(labels)
+        return found if len(found) == shape_of(edge)[0] else None
+
     def exact(self, shape: Sequence[int]) -> Tensor | None:
         """Return labels if the axis of the examples has the length of the batch."""
         if self.axis == 1 and len(shape) > 1 and shape[1] == self.batch:
@@ -115,6 +142,8 @@ class Examples:
             return self._indexed(node, depth)
         if name == "MaskedSelect":
             return self._selected(node, depth)
+        if name == "IndexSelect":
+            return self._index_selected(node, depth)
         if name in KEEPS_ROWS:
             for child in node.next_functions:
                 if child[0] is not None and depth < _DEPTH and shape_of(child)[:1] == shape[:1]:
@@ -136,6 +165,14 @@ class Examples:
         labels = widened(labels, shape_of(child), max(labels.dim(), sum(covered)))
         index = tuple(slice(None) if p is None else p.to(labels.device) for p in places)
         return labels[index]
+
+    def _index_selected(self, node: Any, depth: int) -> Tensor | None:
+        """Return the examples of rows that were picked by their numbers."""
+        child, index = node.next_functions[0], node._saved_index
+        if child[0] is None or signed(node._saved_dim) % max(1, len(shape_of(child))):
+            return None
+        labels = None if self.is_table(child) else self.of(child, depth + 1)
+        return None if labels is None else labels[index.to(labels.device).reshape(-1)]
 
     def _selected(self, node: Any, depth: int) -> Tensor | None:
         """Return the examples of the elements that a mask selects."""

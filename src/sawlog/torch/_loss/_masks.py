@@ -34,6 +34,13 @@ def is_number(other: Any) -> bool:
     return not isinstance(other, Tensor) or other.numel() == 1
 
 
+def number_of(node: Node) -> float | None:
+    """Return the number that a tensor is multiplied or divided by; None if it is a tensor."""
+    other: Any = getattr(node, "_saved_other", None)
+    other = getattr(node, "_saved_self", None) if other is None else other
+    return float(other) if other is not None and is_number(other) else None
+
+
 def inner_numbers(edge: Edge) -> list[tuple[str, float]]:
     """Return the numbers that a tensor was multiplied or divided by before it is joined."""
     found = []

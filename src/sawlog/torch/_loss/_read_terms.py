@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Sequence
 from typing import Any
 
@@ -17,10 +18,11 @@ from sawlog.torch._graph._autograd_graph import (
     shape_of,
     signed,
 )
+from sawlog.torch._loss._broadcasts import summands_of
 from sawlog.torch._loss._declared import DeclaredLosses, Items
 from sawlog.torch._loss._example_order import check_order
 from sawlog.torch._loss._examples import Examples, normalises
-from sawlog.torch._loss._masks import is_number
+from sawlog.torch._loss._masks import number_of
 from sawlog.torch._loss._scale import JOINS, class_weights, plain_scale, scale_of
 from sawlog.torch._loss._terms import Scale, Term, Unclear
 
@@ -116,8 +118,9 @@ class _Reader:
         node, _ = edge
         if node is None:
             raise Unclear("it does not depend on any parameter")
-        if shape_of(edge) and self._labels(edge) is not None:  # one loss for each example
-            self._add(edge, path, 1.0)
+        labels = self._labels(edge) if shape_of(edge) else None
+        if labels is not None:  # one loss for each example
+            self._add(edge, path, labels, 1.0)
             return
         name = operation(node)
         if name == _SINK:  # DistributedDataParallel passes the outputs of a model through it
@@ -154,18 +157,21 @@ class _Reader:
             raise _not_a_sum(node)
         if sum(child is not None for child, _ in node.next_functions) > 1 and self.declared is None:
             raise Unclear("it is divided or multiplied by a tensor that depends on parameters")
-        other = getattr(node, "_saved_other", None)
-        other = getattr(node, "_saved_self", None) if other is None else other
-        number = float(other) if other is not None and is_number(other) else float("nan")
+        number = number_of(node)
         kind = operation(node).lower()
-        self._each(node, path, (*by, (kind, number)))
+        self._each(node, path, (*by, (kind, math.nan if number is None else number)))
 
     def _labels(self, edge: Edge) -> Tensor | None:
         return self.examples.of(edge)
 
-    def _add(self, edge: Edge, path: Any, scale: Scale) -> None:
-        labels = self._labels(edge)
-        assert labels is not None
+    def _labels_below(self, node: Node, edge: Edge) -> Tensor | None:
+        """Return the examples of a tensor that a node joins."""
+        found = None
+        if self.batch > 1 and operation(node) in ("Mean", "Sum", "Nansum"):
+            found = self.examples.of_groups(edge)
+        return self._labels(edge) if found is None else found
+
+    def _add(self, edge: Edge, path: Any, labels: Tensor, scale: Scale) -> None:
         self._refuse_penalty(edge[0])
         self._refuse_softmax(edge)
         if not self.known:
@@ -192,7 +198,9 @@ class _Reader:
         if not children:
             raise Unclear(f"{node.name()} has no graph")
         for place, child in children:
-            labels = self._labels(child)
+            if self._join_summands(node, child, (*path, (node, place)), by):
+                continue
+            labels = self._labels_below(node, child)
             if labels is None:
                 shape = shape_of(child)
                 self._refuse_softmax(child)
@@ -210,7 +218,35 @@ class _Reader:
             scale: Scale = 1.0
             if self.declared is None:
                 scale = self._scale(node, child, labels, by)
-            self._add(child, (*path, (node, place)), scale)
+            self._add(child, (*path, (node, place)), labels, scale)
+
+    def _join_summands(self, node: Node, edge: Edge, path: Any, by: Any) -> bool:
+        """Read a tensor of which all rows got a number that joins the examples; False for others.
+
+        A mean of that number is the number itself.
+        """
+        if self.batch == 1 or operation(node) not in ("Mean", "Sum"):
+            return False
+        summands = summands_of(edge, _is_joined)
+        rows = max((each.size for each in summands), default=1)
+        if not summands or any(each.size not in (1, rows) for each in summands):
+            return False
+        labels = [None if each.size == 1 else self._labels(each.edge) for each in summands]
+        if any(each.size > 1 and own is None for each, own in zip(summands, labels, strict=True)):
+            return False
+        if operation(node) == "Sum":
+            raise CaptureError(
+                f"A sum over the examples ({node.name()}) contains a number that joins them all, "
+                "so it counts as often as there are examples, and not once as in a batch of one. "
+                "Hint: add it to the sum, not to the loss of each example; or take the mean."
+            )
+        for each, own in zip(summands, labels, strict=True):
+            below, factors = (*path, *each.path), (*by, *each.by)
+            if own is None:
+                self.read(each.edge, below, factors)
+            else:
+                self._add(each.edge, below, own, self._scale(node, each.edge, own, factors))
+        return True
 
     def _scale(self, node: Node, edge: Edge, labels: Tensor, by: Any) -> Scale:
         """Return the scale of a tensor that a node joins."""
@@ -314,6 +350,11 @@ def _not_a_sum(
         "parameters, which belongs to no example, out of the loss inside `with run(...)`; or log "
         "batches of one example."
     )
+
+
+def _is_joined(node: Node) -> bool:
+    """Return whether a number may be computed from examples, and not from parameters alone."""
+    return node.name() != ACCUMULATE and not _of_parameters_alone(node)
 
 
 def _rows(shape: Sequence[int]) -> int:

@@ -19,7 +19,7 @@ from sawlog.torch._loss._masks import (
 )
 from sawlog.torch._loss._terms import Scale, Term, Unclear
 
-JOINS = {"Sum", "Mean", "Dot"}
+JOINS = {"Sum", "Nansum", "Mean", "Dot"}
 """Operations that join the examples of a tensor."""
 
 
