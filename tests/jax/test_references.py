@@ -121,3 +121,87 @@ def test_recomputed_loops_with_references(policy: Any) -> None:
     assert slope == jax.jit(fun)(2.0) == 14
     np.testing.assert_array_equal(logs["ref"], [1, 0.5, 0.25])
     np.testing.assert_array_equal(logs["carry"], [2, 4, 8])
+
+
+def only_in_a_reference(x: Any) -> Any:
+    """A loop of unknown length that changes nothing with a tangent but a reference."""
+    ref = jax.new_ref(x)
+
+    def body(i: Any) -> Any:
+        sawlog.log({"ref": ref[...]}, step=i)
+        ref[...] = ref[...] * 2
+        return i + 1
+
+    lax.while_loop(lambda i: i < 3, body, 0)
+    return ref[...]
+
+
+def in_a_reference_and_the_carry(x: Any) -> Any:
+    """The same, beside a carry with a tangent."""
+    ref = jax.new_ref(x)
+
+    def body(carry: Any) -> Any:
+        i, y = carry
+        sawlog.log({"ref": ref[...]}, step=i)
+        ref[...] = ref[...] * 2
+        return i + 1, y * 2
+
+    _, y = lax.while_loop(lambda carry: carry[0] < 3, body, (0, x))
+    return ref[...] / 2 + y / 2
+
+
+def twice_in_a_scan(x: Any) -> Any:
+    """Loops of unknown length in a loop of known length."""
+    ref = jax.new_ref(x)
+
+    def body(i: Any) -> Any:
+        sawlog.log({"ref": ref[...]}, step=i)
+        ref[...] = ref[...] * 2
+        return i + 1
+
+    lax.scan(lambda _, __: (lax.while_loop(lambda i: i < 3, body, 0), None), 0, None, length=2)
+    return ref[...] / 8
+
+
+def pushed(fun: Callable[[Any], Any], times: int = 1) -> Callable[[Any], Any]:
+    """The derivative, by pushing tangents through a linearised function."""
+
+    def derivative(x: Any) -> Any:
+        _, push = jax.linearize(fun, x)
+        return jnp.stack([push(1.0) for _ in range(times)]).mean()
+
+    return derivative
+
+
+LINEARIZED: dict[str, Callable[[Callable], Callable]] = {
+    "linearize": pushed,
+    "pushed twice": lambda f: pushed(f, 2),
+    "pushed never": lambda f: lambda x: jax.linearize(f, x)[0] / x,
+    "in jit": lambda f: jax.jit(pushed(f)),
+    "in vmap": lambda f: lambda x: jax.vmap(pushed(f))(x[None])[0],
+    "of linearize": lambda f: pushed(lambda x: x * pushed(f)(x)),
+    "of jvp": lambda f: pushed(lambda x: jax.jvp(f, (x,), (x,))[1]),
+    "jvp of": lambda f: lambda x: jax.jvp(lambda x: x * pushed(f)(x), (x,), (1.0,))[1],
+}
+
+
+@pytest.mark.parametrize("how", LINEARIZED)
+@pytest.mark.parametrize("fun", [only_in_a_reference, in_a_reference_and_the_carry])
+def test_linearized_loops_with_references(fun: Callable[[Any], Any], how: str) -> None:
+    """JAX runs such a loop again where tangents are pushed, only for the reference."""
+    check_linearized(fun, how, [1, 2, 4])
+
+
+@pytest.mark.parametrize("how", ["linearize", "pushed twice"])
+def test_linearized_loops_in_a_loop(how: str) -> None:
+    check_linearized(twice_in_a_scan, how, [1, 2, 4, 8, 16, 32])
+
+
+def check_linearized(fun: Callable[[Any], Any], how: str, expected: list[float]) -> None:
+    derivative = LINEARIZED[how](fun)
+    seen: list[Any] = []
+    x = jnp.float32(1)
+    out, logs = sawlog.spool(derivative, capacity=20)(x)
+    assert out == sawlog.tap(derivative, lambda logs: seen.append(logs["ref"]))(x) == 8
+    jax.effects_barrier()
+    assert np.ravel(logs["ref"]).tolist() == np.ravel(seen).tolist() == expected

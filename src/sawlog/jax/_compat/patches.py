@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -146,32 +147,51 @@ def _as_jit(eqn: Any) -> Any:
     return eqn.replace(primitive=traced.primitive, params=traced.params)
 
 
-def wrap_while_recomputation(silence: Callable[[dict], dict]) -> None:
-    """Apply ``silence`` to the parameters of a ``while_loop`` where its unknown part runs again."""
+def wrap_while_recomputation(
+    silence: Callable[[dict], dict], has_logs: Callable[[Any], bool]
+) -> None:
+    """Remove the logs of a ``while_loop`` that runs again for its unknown part.
+
+    Args:
+        silence: Returns the parameters of a ``while_loop`` without the logs inside.
+        has_logs: Returns whether effects are those of logs.
+    """
     plain = private.partial_eval.custom_partial_eval_rules[while_p]
     custom = private.partial_eval.partial_eval_jaxpr_custom_rules[while_p]
 
+    def without_logs(effects: Any) -> set[Any]:
+        return {effect for effect in effects if not has_logs([effect])}
+
     @functools.wraps(plain)
     def partial_eval(trace: Any, *tracers: Any, **params: Any) -> Any:
+        kept = len(trace.effect_handles)
         outs = plain(trace, *tracers, **params)
         unknown = [
             x for x in outs if isinstance(x, private.partial_eval.JaxprTracer) and not x.is_known()
         ]
-        if unknown and len(unknown) < len(outs):
-            recipe: Any = unknown[0].recipe
-            silent = silence(dict(recipe.params))
-            _, effs = while_p.abstract_eval(*(t.aval for t in recipe.in_tracers), **silent)
+        # Without unknown results, the second run is kept for references of unknown content.
+        handles = trace.effect_handles[kept:]
+        again = [*unknown, *handles]
+        if again and len(unknown) < len(outs) and has_logs(again[0].recipe.effects):
+            recipe = again[0].recipe
+            silent = recipe._replace(
+                params=silence(dict(recipe.params)), effects=without_logs(recipe.effects)
+            )
             for tracer in unknown:
-                tracer.recipe = recipe._replace(params=silent, effects=effs)
+                tracer.recipe = silent
+            keeps = private.effects.partial_eval_kept_effects.filter_in(silent.effects)
+            trace.effect_handles[kept:] = [
+                dataclasses.replace(handle, recipe=silent) for handle in handles if keeps
+            ]
         return outs
 
     @functools.wraps(custom)
     def partial_eval_custom(saveable: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
         known, staged, *rest = custom(saveable, unknown, instantiated, eqn)
-        if known is not None and staged is not None:
-            silent = silence(dict(staged.params))
-            _, effs = while_p.abstract_eval(*(v.aval for v in staged.invars), **silent)
-            staged = staged.replace(params=silent, effects=effs)
+        if known is not None and staged is not None and has_logs(staged.effects):
+            staged = staged.replace(
+                params=silence(dict(staged.params)), effects=without_logs(staged.effects)
+            )
         return known, staged, *rest
 
     private.partial_eval.custom_partial_eval_rules[while_p] = partial_eval

@@ -142,7 +142,7 @@ _compat.wrap_scan_hoisting(has_site_effect, lambda: in_context(_HOISTING), _stag
 _compat.show_effects_inside(_shows_effects, lambda: context() is not None, has_site_effect)
 _compat.batch_logs_of_unmapped(_compat.composite_p, has_site_effect)
 _compat.batch_logs_of_unmapped(_compat.custom_vmap_p, has_site_effect)
-_compat.wrap_while_recomputation(_without_logs)
+_compat.wrap_while_recomputation(_without_logs, has_site_effect)
 _compat.wrap_jvp(while_p, _jvp_of_while)
 _compat.wrap_jvp(_compat.reduce_p, _jvp_of_reduce)
 _compat.forget_kept_effects()
