@@ -3,6 +3,7 @@
 import contextlib
 import functools
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -225,4 +226,76 @@ def test_a_condition(tmp_path):
     run, _ = start(tmp_path / "inside", inside)
     with pytest.raises(CaptureError, match="Hint"):
         go(run, inside)
+    run.finalize()
+
+
+# -- functions of the program that call backward inside of their own backward pass -----------------
+
+
+class Reversed(torch.autograd.Function):
+    """Runs a layer again in the backward pass, and calls ``backward`` there, as Reformer does."""
+
+    @staticmethod
+    def forward(ctx, h, layer):
+        ctx.layer = layer
+        ctx.save_for_backward(h)
+        with torch.no_grad():
+            return layer(h)
+
+    @staticmethod
+    def backward(ctx, grad):
+        h = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            ctx.layer(h).backward(grad)
+        return h.grad, None
+
+
+class Reversible(nn.Module):
+    def __init__(self, bare=False):
+        super().__init__()
+        self.first, self.inside, self.last = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.bare = nn.ParameterList([torch.ones(6)] if bare else [])
+
+    def forward(self, x):
+        def inside(h):
+            h = torch.tanh(self.inside(h))
+            return h * self.bare[0] if len(self.bare) else h
+
+        return self.last(Reversed.apply(self.first(x), inside))
+
+
+def reversible(bare=False):
+    torch.manual_seed(0)
+    return Program(Reversible(bare).double(), mlp().batch, mlp().loss)
+
+
+def test_a_backward_pass_inside_of_another_one(tmp_path):
+    program = reversible()
+    program.of().backward()
+    names = [name for name, _ in program.model.named_parameters()]
+    expected = [each.grad.clone() for each in program.model.parameters()]
+    run, report = start(tmp_path, program)
+    for turn in range(2):
+        program.model.zero_grad()
+        with run(data_id=np.arange(5) + 5 * turn):
+            program.of().backward()
+        for parameter, grad in zip(program.model.parameters(), expected, strict=True):
+            assert torch.equal(parameter.grad, grad)
+    run.finalize()
+    alone = []
+    for i in range(5):
+        program.model.zero_grad()
+        program.of(program.part(slice(i, i + 1))).backward()
+        alone.append([each.grad.numpy().copy() for each in program.model.parameters()])
+    rows = {n: np.stack(each) for n, each in zip(names, zip(*alone, strict=True), strict=True)}
+    for turn in range(2):
+        assert_alike(logged(run, report, np.arange(5) + 5 * turn), rows)
+
+
+def test_a_bare_parameter_in_a_backward_pass_inside_of_another_one(tmp_path):
+    program = reversible(bare=True)
+    run, _ = start(tmp_path, program, {"names": ["*.weight", "*.bias", "bare.*"]})
+    said = pytest.raises(CaptureError, match=r"a backward pass inside of another.* names=, or call")
+    with said, run(range(5)):
+        program.of().backward()
     run.finalize()

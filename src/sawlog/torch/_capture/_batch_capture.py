@@ -24,7 +24,7 @@ from sawlog.torch._capture._asked_blocks import asked_blocks
 from sawlog.torch._capture._batch_logs import BatchLogs, PairMap
 from sawlog.torch._capture._batch_recording import BatchRecording
 from sawlog.torch._capture._planned_pass import PlannedPass, ends_of, watched_edges
-from sawlog.torch._capture._reentrant_pass import ReentrantPass
+from sawlog.torch._capture._reentrant_pass import NestedBackward, ReentrantPass
 from sawlog.torch._capture._region_problems import region_problems
 from sawlog.torch._graph._autograd_graph import Graph, gradients, graph_of, root_of
 from sawlog.torch._graph._mixing import refuse_mixing
@@ -162,7 +162,7 @@ class BatchCapture:
     def _on_backward(self, backward: Backward) -> Any:
         """Capture the ``loss.backward()`` that the user called, and run it."""
         if in_backward():
-            self._reentrant.enter_checkpoint(backward.losses)
+            self._reentrant.enter(backward.losses)
         elif self._is_ours(backward):
             with self._recording.paused():
                 return self._on_loss(backward)
@@ -225,7 +225,12 @@ class BatchCapture:
         self._logs.factor = self._factor_of(roots)
         due = self._recording.is_due(graph, roots)
         if plan is None or due or not self._holds(plan, graph, roots, light):
-            self._prove(roots, graph)
+            try:
+                self._prove(roots, graph)
+            except NestedBackward:
+                self._watched.nested.add(graph.structure)
+                self._reentrant.capture(roots, graph, run)
+                return
             self._confirm_regions(key, self._plan_of(graph))
             if run is not None:
                 run()
@@ -332,7 +337,7 @@ class BatchCapture:
 
     def _is_visible(self, roots: Roots, graph: Graph, run: Any) -> bool:
         """Return whether the graph is complete and reaches watched parameters; else run it here."""
-        if graph.named("CheckpointFunction"):
+        if graph.named("CheckpointFunction") or graph.structure in self._watched.nested:
             self._logs.factor = self._factor_of(roots)
             self._reentrant.capture(roots, graph, run)
             return False

@@ -36,8 +36,16 @@ from sawlog.torch._proof._passes import Passes
 from sawlog.torch._rows._nonfinite import check_finite
 
 _HINT = "Hint: checkpoint(..., use_reentrant=False)."
+_OWN_HINT = (
+    "Hint: leave that parameter or layer out by names=, or call torch.autograd.grad in the "
+    "function of the program that calls backward() inside of its own backward pass."
+)
 
 Grads = Mapping[str, Tensor | None]
+
+
+class NestedBackward(CaptureError):
+    """A backward pass began inside of another one, which was not expected."""
 
 
 class ReentrantPass:
@@ -58,8 +66,19 @@ class ReentrantPass:
         self._batch, self._logs = batch, logs
         self._leaves: LeafGradients | None = None
 
-    def enter_checkpoint(self, outputs: Sequence[Tensor]) -> None:
-        """Prepare the backward pass of a recomputed part of the graph with these outputs."""
+    def enter(self, outputs: Sequence[Tensor]) -> None:
+        """Prepare a backward pass inside of another one, that of a graph with these outputs.
+
+        Raises:
+            NestedBackward: it would add to gradients while others are taken.
+        """
+        if not self._hooks.reentrant:
+            raise NestedBackward(
+                "A function of this program runs a backward pass inside of its own one, as "
+                "reversible layers and checkpointing do, so a part of the graph cannot be seen. "
+                "Hint: call torch.autograd.grad there, in place of backward(), or use "
+                "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)."
+            )
         if self._leaves is not None:
             self._leaves.set_aside([each.grad_fn for each in outputs])
 
@@ -74,6 +93,17 @@ class ReentrantPass:
         Raises:
             CaptureError: it cannot be captured, or the proof fails.
         """
+        try:
+            self._capture(roots, graph, run)
+        except CaptureError as error:
+            if graph.named("CheckpointFunction"):
+                raise
+            said = str(error).replace(
+                "reentrant checkpointing", "a backward pass inside of another"
+            )
+            raise CaptureError(said.replace(_HINT, _OWN_HINT)) from error
+
+    def _capture(self, roots: Roots, graph: Graph, run: Callable[[], Any] | None) -> None:
         if run is None:
             raise CaptureError(
                 "run.backward(loss) cannot run through reentrant checkpointing. Hint: "

@@ -83,6 +83,7 @@ class Watched:
         origins: what is known of where the values of graphs come from, by structure.
         regions: the modules that stay compiled; None if ``torch.compile`` was not called.
         confirmed: signatures of compiled regions whose structure was proven.
+        nested: structures in which a function runs a backward pass inside of its own one.
         interactions: which graphs were checked for interactions that leave no gradient.
         light_plans: the plans of structures whose regions compute no gradients of parameters, by
             their layer calls.
@@ -105,6 +106,7 @@ class Watched:
     regions: CompiledRegions | None = dataclasses.field(default=None, compare=False)
     confirmed: set[Any] = dataclasses.field(default_factory=set, compare=False)
     light_plans: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
+    nested: set[Any] = dataclasses.field(default_factory=set, compare=False)
     interactions: InteractionChecks = dataclasses.field(
         default_factory=InteractionChecks, compare=False
     )
@@ -153,5 +155,6 @@ class Watched:
             origins={},
             confirmed=set(),
             light_plans={},
+            nested=set(),
             interactions=InteractionChecks(),
         )
