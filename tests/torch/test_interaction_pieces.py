@@ -190,7 +190,9 @@ def test_the_greatest_of_each_example():
     two = by_example(values.reshape(2, 2, 2), LABELS.reshape(2, 2), 3)
     assert two.tolist() == [5.0, 0.5, 1.0]
     assert by_example(values[:, :0], LABELS, 3).tolist() == [0.0, 0.0, 0.0]
-    norms = sizes(torch.tensor([[3.0, 4.0], [torch.inf, 1.0], [0.0, 6.0]]), torch.tensor([1, 0, 1]), 2)
+    norms = sizes(
+        torch.tensor([[3.0, 4.0], [torch.inf, 1.0], [0.0, 6.0]]), torch.tensor([1, 0, 1]), 2
+    )
     assert norms.tolist() == [1.0, 6.0]
 
 

@@ -99,10 +99,7 @@ MIXED = {
     ),
     "written to other places than they came from": (
         lambda p, x: (
-            jnp.zeros((4, 3))
-            .at[sorted_rows(x)[1]]
-            .set(output(p, x)[sorted_rows(x)[0]])
-            .sum(1)
+            jnp.zeros((4, 3)).at[sorted_rows(x)[1]].set(output(p, x)[sorted_rows(x)[0]]).sum(1)
         ),
         "scatter",
     ),
