@@ -245,7 +245,7 @@ def test_every_line_of_the_other_calls(tmp_path, what, kind):
     writer = None
     for at in range(1, 2000, 1 if THOROUGH else 23 if ends else 7):
         if writer is None:  # few segments: those that are new make `missing` run more lines
-            size = 20_000 if what == "missing" else 500
+            size = 100_000 if what == "missing" else 500
             writer = store.open(path, "append", segment_bytes=size, interval=None)
         taken[number] = True
         call(writer, number)
