@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sawlog.errors import CaptureError
+from sawlog.errors import ArgumentError, CaptureError
 from sawlog.factored import Dense, Pair
 from sawlog.jax._capture_run.backend import JaxBackend, WatchedFunction
 from sawlog.jax._capture_run.fingerprint import ParameterFingerprint
@@ -97,6 +97,14 @@ def test_a_wrong_derivative_behind_a_batch_that_is_not_finite() -> None:
     backend.capture_of(loss, "auto", W, X * np.nan)
     with pytest.raises(CaptureError, match="add up"):
         backend.capture_of(loss, "auto", W, X)
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_one_id_for_each_example(size: int) -> None:
+    backend = backend_of(each_loss)
+    backend.check_size(X, 4)
+    with pytest.raises(ArgumentError, match=f"has 4 examples, and {size} ids"):
+        backend.check_size(X, size)
 
 
 def test_which_arrays_changed() -> None:

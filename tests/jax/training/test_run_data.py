@@ -1,4 +1,4 @@
-"""The order of batches, the parts of a run, and the comparison with training again: plain numbers."""
+"""The order of batches, the parts of a run, and predictions: plain numbers."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ import pytest
 from sawlog.errors import ArgumentError
 from sawlog.jax._training.replay import PARTS, ages
 from sawlog.jax._training.roughness import agreement
-from sawlog.jax._training.run_data import Epochs, UserBatches
+from sawlog.jax._training.run_data import Epochs, UserBatches, subset_weights
 
 
 def test_each_epoch_has_an_order_of_its_own():
@@ -85,3 +85,27 @@ def test_changes_that_are_linear_are_predicted():
     assert (changed[:, 0] == 0).all()
     assert (changed >= 0.1 * weights).all()
     assert (changed == 0.1 * weights)[:, 1:].any()
+
+
+def test_two_runs_have_the_halves_of_the_examples():
+    runs = [subset_weights(0.5, 9, run, 3) for run in range(6)]
+    assert [int(each.sum()) for each in runs] == [4, 5] * 3
+    for even, odd in zip(runs[::2], runs[1::2], strict=True):
+        np.testing.assert_array_equal(even + odd, np.ones(9))
+    assert len({tuple(each) for each in runs}) == 6
+    assert (subset_weights(0.5, 9, 0, 4) != runs[0]).any()
+    np.testing.assert_array_equal(subset_weights(0.5, 9, 4, 3), runs[4])
+
+
+def test_every_run_has_a_subset_of_its_own():
+    runs = [subset_weights(0.3, 20, run, 3) for run in range(6)]
+    assert [int(each.sum()) for each in runs] == [6] * 6
+    assert len({tuple(each) for each in runs}) == 6
+    table = np.arange(6.0).reshape(2, 3)
+    np.testing.assert_array_equal(subset_weights(table, 3, 1, 0), table[1])
+    np.testing.assert_array_equal(subset_weights(lambda run: table[run], 3, 1, 0), table[1])
+    np.testing.assert_array_equal(subset_weights(None, 3, 1, 0), np.ones(3))
+    assert subset_weights(0.01, 5, 0, 0).sum() == 1
+    for wrong in (lambda run: [1.0, 2], lambda run: [1.0, -1, 1]):
+        with pytest.raises(ArgumentError, match="3 non-negative weights"):
+            subset_weights(wrong, 3, 0, 0)
