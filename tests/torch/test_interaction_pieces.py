@@ -115,6 +115,40 @@ def test_a_conjugate_is_replayed_as_one():
     assert torch.equal(again[kept[1]], imaginary)
 
 
+def test_views_that_no_operation_returned():
+    """At their offset, whatever its shape."""
+    x = torch.arange(6.0)
+    with Recorder() as recorder:
+        y = x * 2
+    tape = recorder.tape
+    for view in (y[2:5], y.reshape(2, 3).mT, y[1::2]):
+        number = tape.number_of(view)
+        again = TapeReplay(tape, len(tape.operations), [number]).run()
+        assert torch.equal(again[number], view)
+
+
+def test_what_an_operation_changes_besides_is_followed():
+    x, mean, variance = torch.randn(4, 2), torch.zeros(2), torch.ones(2)
+    with Recorder() as recorder:
+        torch.nn.functional.batch_norm(x, mean, variance, training=True)
+        after = mean * 2
+    flow, depends = followed(recorder.tape, x)
+    assert depends[-2:] == [True, True]
+    assert flow.has(recorder.tape.known(after))
+
+
+def test_values_that_only_replays_compute_have_no_memory_in_common():
+    x = torch.randn(3)
+    with Recorder() as recorder:
+        total = x.sum().item()
+        found = torch.tensor([total, total + 1]) * 2
+    tape = recorder.tape
+    only = [n for n, memory in enumerate(tape._memory_of_value) if memory is None]
+    assert len({tape.memory_id(number) for number in only}) == len(only) > 1
+    again = TapeReplay(tape, len(tape.operations), [tape.known(found)]).run()
+    assert torch.equal(again[tape.known(found)], found)
+
+
 def test_stops_change_values_between_operations():
     """Before the first operation, in the middle, and after the last."""
     x = torch.tensor([1.0, 2.0])
@@ -190,9 +224,8 @@ def test_the_greatest_of_each_example():
     two = by_example(values.reshape(2, 2, 2), LABELS.reshape(2, 2), 3)
     assert two.tolist() == [5.0, 0.5, 1.0]
     assert by_example(values[:, :0], LABELS, 3).tolist() == [0.0, 0.0, 0.0]
-    norms = sizes(
-        torch.tensor([[3.0, 4.0], [torch.inf, 1.0], [0.0, 6.0]]), torch.tensor([1, 0, 1]), 2
-    )
+    rows = torch.tensor([[3.0, 4.0], [torch.inf, 1.0], [0.0, 6.0]])
+    norms = sizes(rows, torch.tensor([1, 0, 1]), 2)
     assert norms.tolist() == [1.0, 6.0]
 
 

@@ -326,6 +326,9 @@ def test_weights_of_a_declared_loss_are_constants():
     terms = terms_of([root_of((numbers(3).exp() * weights).sum())], Examples(3))
     with pytest.raises(CaptureError, match="have the mean 1"):
         LossReader(BatchSpec(3), "auto", None).check_weights(terms)
+    joined = terms_of([root_of(numbers(3).exp() @ weights)], Examples(3))
+    with pytest.raises(CaptureError, match="have the mean 1"):
+        LossReader(BatchSpec(3), "auto", None).check_weights(joined)
     LossReader(BatchSpec(3), "sum", None).check_weights(terms)
     LossReader(BatchSpec(1), "auto", None).check_weights(terms)
 
@@ -355,3 +358,40 @@ def test_a_mask_belongs_to_the_rows_of_the_labels():
     assert by_example(mask[:, :1], labels, 3) is None
     assert by_example(mask[:0], labels[:0], 3).tolist() == [0, 0, 0]
     assert by_example(mask, labels[:0], 3) is None
+
+
+def test_examples_without_positions_that_count_have_no_gradient():
+    mask = torch.tensor([[1, 1, 0], [0, 0, 0], [1, 0, 0]])
+    reader = LossReader(BatchSpec(3, mask=mask), "tokens", None)
+    assert reader.declared().tolist() == [1.5, 0.0, 3.0]
+
+
+def test_items_of_targets_that_are_ignored():
+    """Two examples with two positions each, one of which does not count."""
+    items = Items.read(torch.tensor([2, 1]), 6, 1.0, 2)
+    outputs, targets = numbers(2, 2, 3).flatten(0, 1), torch.tensor([0, 1, -100, 2])
+    loss = F.cross_entropy(outputs, targets, reduction="sum") / 6
+    (term,) = terms_of([root_of(loss)], Examples(2), items=items)
+    assert term.scale.tolist() == [3.0, 6.0]
+
+
+def test_all_counts_of_a_quotient_have_to_agree():
+    """Two masks have one total; the examples differ in the second."""
+    outputs = numbers(4, 3)
+    one = torch.tensor([[1.0, 0, 0], [1.0, 1.0, 0], [1.0, 1.0, 1.0], [0, 0, 0]]).double()
+    other = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0], [1.0, 0, 0], [0, 0, 0]]).double()
+    with pytest.raises(ArgumentError, match="which may be the number of examples, or of positions"):
+        terms_of([root_of((outputs * one * other).sum() / 6)], Examples(4))
+
+
+@pytest.mark.parametrize("axes", [(0, 1), (1, 2), (0, 2), (1, 0), (-1, -2)])
+def test_the_example_of_each_row_of_a_transpose(axes):
+    """Five examples on an axis whose number no other has."""
+    for axis, shape in [(0, (5, 2, 3)), (1, (2, 5, 3))]:
+        place = torch.arange(5.0).reshape(*(1,) * axis, 5, *(1,) * (2 - axis)).expand(shape)
+        moved = (numbers(*shape) * 2).transpose(*axes)
+        found = Examples(5, axis).of(root_of(moved))
+        if found is None:
+            continue
+        rows = found.reshape(*found.shape, *(1,) * (3 - found.dim())).expand(moved.shape)
+        assert torch.equal(rows.float(), place.transpose(*axes))

@@ -344,6 +344,17 @@ TOGETHER = {
         FOLLOWED,
     ),
     "entries of some": ([[E, 4], [2, 4]], [0, None], lambda x, y: x.at[:2].set(y), MIXED),
+    "a window of some": (
+        [[4, E], [2]],
+        [1, None],
+        lambda x, y: lax.scatter(
+            x,
+            jnp.array([1]),
+            y,
+            lax.ScatterDimensionNumbers((0,), (0,), (0,)),
+        ),
+        MIXED,
+    ),
     "entries of one": ([[E, 4], [4]], [0, None], lambda x, y: x.at[1].set(y), MIXED),
     "entries by number": (
         [[E, 4]],
@@ -406,6 +417,12 @@ LOOKUPS = {
         [0, 0],
         batched(lambda x, i: jnp.sin(x)[i], 0, 0),
         FOLLOWED,
+    ),
+    "of its own row and of all columns": (
+        [[E, 10], [2, E]],
+        [0, 1],
+        lambda x, i: jnp.sin(x)[:, i],
+        MIXED,
     ),
     "of all": ([[E, 10], [E]], [0, 0], lambda x, i: jnp.sin(x)[:, i], MIXED),
     "of another": ([[10, 4], [E]], [None, 0], lambda x, i: jnp.sin(x)[i], FOLLOWED),
