@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import sawlog
 import sawlog.store
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, CaptureError
 from sawlog.influence import Logs
 from sawlog.lightning import LogIXArguments, SawlogCallback, SawlogLogger, extract, patch
 from sawlog.sinks import MemorySink
@@ -190,8 +190,77 @@ def test_the_dialect_of_logix(tmp_path):
     assert own.self_influence(module, loader(shuffle=False)).values.shape == (4,)
 
 
-def test_optimization_by_hand_is_refused(tmp_path):
-    module = Module()
-    module.automatic_optimization = False
-    with pytest.raises(ArgumentError, match="TrainingCapture"):
-        trainer(tmp_path, callbacks=[SawlogCallback("fit", root=tmp_path)]).fit(module, loader())
+class ByHand(Module):
+    """A module that optimizes by hand, and accumulates the gradients of two batches."""
+
+    def __init__(self, declares):
+        super().__init__()
+        self.declares, self.automatic_optimization = declares, False
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = nn.functional.cross_entropy(self.model(x), y)
+        if self.declares:
+            self.trainer.callbacks[0].capture.declare_loss(loss)
+        self.manual_backward(loss / 2)
+        if batch_idx % 2:
+            for each in self.optimizers():
+                each.step()
+                each.zero_grad()
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD(self.model[i].parameters(), lr=0.0) for i in (0, 2)]
+
+
+def test_optimization_by_hand(tmp_path):
+    """Also with several optimizers; a quotient of the loss has to be explained."""
+    module = ByHand(True)
+    callback = SawlogCallback("fit", root=tmp_path)
+    trainer(tmp_path, callbacks=[callback]).fit(module, loader())
+    folder = tmp_path / "fit" / "epoch-0"
+    assert_rows(folder / "logs" / "whole-float32", alone(module), range(10), "model.")
+    steps = sawlog.store.open(folder / "steps").gather(range(10))
+    assert np.isnan(steps["learning_rate"]).all()
+    np.testing.assert_allclose(np.sort(steps["share"]), [1 / 8] * 8 + [1 / 4] * 2)
+    other = trainer(tmp_path, callbacks=[SawlogCallback("other", root=tmp_path)])
+    with pytest.raises(CaptureError, match=r"divided by 2.*declare_loss"):
+        other.fit(ByHand(False), loader())
+
+
+class Stream(IterableDataset):
+    """Examples in their order, with their numbers if asked for."""
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def __iter__(self):
+        for i, (x, y) in enumerate(zip(*data(), strict=True)):
+            yield (x, y, i) if self.numbers else (x, y)
+
+
+class Numbered(Module):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch[:2], batch_idx)
+
+
+def test_a_stream(tmp_path):
+    """Its rows have no numbers, so the user names them."""
+    unnamed = trainer(tmp_path, callbacks=[SawlogCallback("fit", root=tmp_path)])
+    with pytest.raises(ArgumentError, match=r"The dataset is a stream.*data_id=lambda batch"):
+        unnamed.fit(Module(), DataLoader(Stream(False), 4))
+    module = Numbered()
+    callback = SawlogCallback("fit", root=tmp_path, data_id=lambda batch: batch[2])
+    trainer(tmp_path, callbacks=[callback]).fit(module, DataLoader(Stream(True), 4))
+    folder = tmp_path / "fit" / "epoch-0" / "logs" / "whole-float32"
+    assert_rows(folder, alone(module), range(10), "model.")
+
+
+def test_a_sampler_that_repeats_examples(tmp_path):
+    module, order = Module(), [3, 1, 3, 0, 2, 4, 5, 6, 6, 7, 8, 9]
+    callback = SawlogCallback("fit", root=tmp_path)
+    own = DataLoader(TensorDataset(*data()), 4, sampler=order)
+    trainer(tmp_path, callbacks=[callback]).fit(module, own)
+    folder = tmp_path / "fit" / "epoch-0"
+    assert_rows(folder / "logs" / "whole-float32", alone(module), range(10), "model.")
+    share = sawlog.store.open(folder / "steps").gather(range(10))["share"]
+    np.testing.assert_allclose(share, [1 / 2 if i == 3 else 1 / 4 for i in range(10)])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import sawlog
-from sawlog.errors import DuplicateIdError
+from sawlog.errors import ArgumentError, DuplicateIdError
 from sawlog.influence import Logs
 
 FIRST = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -42,6 +42,18 @@ def test_the_first_or_the_last_is_kept(tmp_path, duplicates, kind, programs):
     np.testing.assert_array_equal(found[four], FIRST[0])
     np.testing.assert_array_equal(found[two], FIRST[1] if duplicates == "first" else AGAIN[0])
     np.testing.assert_array_equal(found[nine], AGAIN[1])
+
+
+@pytest.mark.parametrize("duplicates", ["first", "last"])
+def test_examples_that_a_batch_repeats(tmp_path, duplicates):
+    batches = [([4, 2, 4], torch.cat([FIRST, AGAIN[:1]])), ([9, 9], FIRST)]
+    found = _logged(tmp_path, batches, 1, duplicates=duplicates)
+    four, nine = (FIRST[0], FIRST[0]) if duplicates == "first" else (AGAIN[0], FIRST[1])
+    assert found.keys() == {4, 2, 9}
+    for each, row in ((4, four), (2, FIRST[1]), (9, nine)):
+        np.testing.assert_array_equal(found[each], row)
+    with pytest.raises(ArgumentError, match=r"twice in one batch: 4.*duplicates='first'"):
+        _logged(tmp_path / "other", batches, 1)
 
 
 def test_by_default_it_is_an_error_and_nothing_of_the_batch_is_logged(tmp_path):

@@ -33,7 +33,8 @@ def named_batches(
     """
     if data_id is not None:
         for batch in loader:
-            yield data_ids(data_id(batch) if callable(data_id) else _column(batch, data_id)), batch
+            ids = data_id(batch) if callable(data_id) else _column(batch, data_id)
+            yield data_ids(ids, once=False), batch  # the run refuses what it must
         return
     sampled = backend.sampled_batches(loader)
     yield from _in_order(loader) if sampled is None else sampled

@@ -13,6 +13,7 @@ import numpy as np
 
 from sawlog import store
 from sawlog.capture._backend import ActiveBatch, Backend, BatchRequest
+from sawlog.capture._data_ids import are_kept
 from sawlog.capture._label_sampling import check_no_rows
 from sawlog.capture._nonfinite import check_sums, rows_to_store
 from sawlog.capture._pass_matrices import pass_matrices
@@ -193,8 +194,8 @@ class CapturePass:
                 "run.setup(duplicates='first') or 'last' keeps one of several."
             )
         if self._options.duplicates == "last":
-            return np.ones(len(ids), bool)
-        return self._claims.take(ids, self.seen.missing(ids))
+            return are_kept(ids, last=True)
+        return self._claims.take(ids, self.seen.missing(ids) & are_kept(ids))
 
     def batch(self, request: BatchRequest) -> ActiveBatch:
         """Prepare the capture of a batch."""

@@ -14,12 +14,16 @@ from sawlog.errors import ArgumentError
 _HINT = "Hint: data_id=[3, 4, 5], data_id=['a', 'b'], or the inputs themselves, data_id=x."
 
 
-def data_ids(given: Any) -> np.ndarray:
+def data_ids(given: Any, *, once: bool = True) -> np.ndarray:
     """Return ids as an array ``[batch]`` of int64 or of strings.
 
     A sequence or array of integers or strings is the ids themselves. An array of several axes, or
     a dict of arrays, is the examples, and each is named by a hash of its content: the same example
     always has the same name.
+
+    Args:
+        given: the ids, or the examples.
+        once: whether an id that occurs twice is an error.
 
     Raises:
         ArgumentError: an id occurs twice, or the value does not identify examples, such as one
@@ -31,8 +35,20 @@ def data_ids(given: Any) -> np.ndarray:
     ids = _plain(given)
     if ids is None:
         ids = _hashes(given)
-    _check_once(ids)
+    if once:
+        _check_once(ids)
     return ids
+
+
+def are_kept(ids: np.ndarray, last: bool = False) -> np.ndarray:
+    """Return which ids of a batch are the first of several equal ones, or the last, as a mask.
+
+    >>> are_kept(np.array([3, 1, 3])).tolist(), are_kept(np.array([3, 1, 3]), last=True).tolist()
+    ([True, True, False], [False, True, True])
+    """
+    kept = np.zeros(len(ids), bool)
+    kept[np.unique(ids[::-1] if last else ids, return_index=True)[1]] = True
+    return np.ascontiguousarray(kept[::-1]) if last else kept
 
 
 def _plain(given: Any) -> np.ndarray | None:
@@ -107,5 +123,6 @@ def _check_once(ids: np.ndarray) -> None:
         twice = unique[counts > 1][:5].tolist()
         raise ArgumentError(
             f"data_id has the same id twice in one batch: {', '.join(map(repr, twice))}. "
-            "Hint: each example needs an id of its own; two equal inputs have one content hash."
+            "Hint: each example needs an id of its own; two equal inputs have one content hash; "
+            "where a sampler repeats examples, run.setup(duplicates='first') keeps the first."
         )

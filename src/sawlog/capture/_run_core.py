@@ -215,7 +215,7 @@ class RunCore(LogixMethods, CloseOnExit):
                 "Another batch is being logged. Hint: `with run(...)` cannot be nested."
             )
         positive_integer("views", views)
-        ids = data_ids(data_id)
+        ids = data_ids(data_id, once=self.evaluates or self._options.duplicates == "error")
         request = BatchRequest(len(ids), None, mask, scaler, views)
         if self.evaluates:
             with self._query(ids, request):

@@ -61,7 +61,7 @@ def _of_column(column: str, items: Sequence[Any]) -> np.ndarray:
         raise ArgumentError(
             f"data_id={column!r} is not a column of the dataset ({keys})."
         ) from None
-    return data_ids(ids)
+    return data_ids(ids, once=False)
 
 
 def _with_positions(batch: Any, positions: list[int]) -> Any:
@@ -114,7 +114,7 @@ class ExampleIds:
         elif isinstance(data_id, str):
             self._column = data_id
             self._of_items = functools.partial(_of_column, data_id)
-            self._named = None if self.streams else data_ids(_column(dataset, data_id))
+            self._named = None if self.streams else _unique(dataset, data_id)
         else:
             self._function = data_id
 
@@ -149,7 +149,11 @@ class ExampleIds:
         own = own.cpu().numpy() if isinstance(own, torch.Tensor) else np.asarray(own)
         if self.streams:
             own = decoded_ids(own) if own.dtype == np.uint8 else own
-            return data_ids(own) if self._function is None else self._numbered(own.tolist())
+            return (
+                data_ids(own, once=False)
+                if self._function is None
+                else self._numbered(own.tolist())
+            )
         own = own if self.positions is None else self.positions[own]
         return own if self._named is None else self._named[own]
 
@@ -170,7 +174,7 @@ class ExampleIds:
         """Return ids in which a content that occurs again has a number."""
         named = batch_hashes(named) if isinstance(named, Mapping) else named
         if not isinstance(named, (list, tuple)) or not all(isinstance(e, str) for e in named):
-            return data_ids(named)
+            return data_ids(named, once=False)
         return data_ids(numbered(named, self._times))
 
 
@@ -181,6 +185,20 @@ def detach(loader: Any) -> None:
         own = vars(each)
         if isinstance(own.get("collate_fn"), NamingCollator):
             own["collate_fn"] = own["collate_fn"].collate
+
+
+def _unique(dataset: Any, name: str) -> np.ndarray:
+    """Return the ids in a column of a dataset."""
+    ids = data_ids(_column(dataset, name), once=False)
+    unique, counts = np.unique(ids, return_counts=True)
+    if len(unique) < len(ids):
+        some = ", ".join(map(repr, unique[counts > 1][:5].tolist()))
+        raise ArgumentError(
+            f"The column data_id={name!r} names {len(unique)} of {len(ids)} rows of the dataset; "
+            f"several are called {some}. Hint: a column with an id for each row; data_id=None "
+            "numbers the rows."
+        )
+    return ids
 
 
 def _column(dataset: Any, name: str) -> Any:

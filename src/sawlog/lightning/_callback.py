@@ -12,7 +12,7 @@ from lightning.pytorch import Callback
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from sawlog.errors import ArgumentError, CaptureError
+from sawlog.errors import CaptureError
 from sawlog.torch import TrainingCapture
 from sawlog.torch._positioned_batches import attach_positions, detach_positions
 
@@ -34,7 +34,9 @@ class LightningCallback(Callback):
     """Logs the gradient of each example that a module is trained on.
 
     Each row is the gradient of a batch of one example, whatever the loss is divided by for gradient
-    accumulation. See :class:`sawlog.torch.TrainingCapture` for what is stored.
+    accumulation. See :class:`sawlog.torch.TrainingCapture` for what is stored. A module that
+    optimizes by hand and divides its loss for that says so, by
+    ``callback.capture.declare_loss(loss)`` before.
 
     Args:
         project: the name of the capture, a folder in ``root``.
@@ -110,17 +112,14 @@ class LightningCallback(Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Start to capture."""
-        if not pl_module.automatic_optimization:
-            raise ArgumentError(
-                "SawlogCallback works with automatic optimization. Hint: in a module that "
-                "optimizes by hand, `with sawlog.torch.TrainingCapture(...)(ids, step=...)` around "
-                "the forward and backward pass."
-            )
         wrapped = trainer.strategy.model
         model = wrapped if isinstance(wrapped, DistributedDataParallel) else pl_module
-        self.capture = TrainingCapture(model, optimizer=trainer.optimizers[0], **self._options)
-        step = pl_module.training_step
-        self._patch(pl_module, "training_step", functools.partial(self._training_step, step))
+        several = trainer.optimizers
+        optimizer = several[0] if len(several) == 1 else None  # otherwise no rate is that of all
+        self.capture = TrainingCapture(model, optimizer=optimizer, **self._options)
+        if pl_module.automatic_optimization:  # by hand, the loss that is returned may be another
+            step = pl_module.training_step
+            self._patch(pl_module, "training_step", functools.partial(self._training_step, step))
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int

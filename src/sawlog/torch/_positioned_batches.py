@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from sawlog.errors import ArgumentError
 
@@ -71,12 +71,16 @@ def attach_positions(loader: Any, join: Join, hint: str) -> None:
     """Make the batches of a loader carry positions; accelerate's loaders hold another.
 
     Raises:
-        ArgumentError: the loader does not put examples into batches.
+        ArgumentError: the dataset is a stream, or the loader does not put examples into batches.
     """
     for each in _loaders(loader):
         own = vars(each)  # a loader refuses to set these attributes
         if "dataset" not in own or isinstance(own["dataset"], PositionedDataset):
             continue
+        if isinstance(own["dataset"], IterableDataset):
+            raise ArgumentError(
+                "The dataset is a stream, whose rows have no numbers, so ids are unknown. " + hint
+            )
         if getattr(each, "batch_sampler", None) is None:
             raise ArgumentError(
                 "The loader does not put examples into batches, so their ids are unknown. " + hint

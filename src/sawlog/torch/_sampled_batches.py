@@ -105,4 +105,4 @@ def _indices(recorder: _Recorder, batch: Any) -> np.ndarray:
             f"The sampler of the loader drew {len(indices)} examples for a batch that has "
             f"{size_of(batch)}. {BATCHES_HINT}"
         )
-    return data_ids(indices)
+    return data_ids(indices, once=False)

@@ -126,7 +126,7 @@ class JaxRun(CaptureRun):
             CaptureError: the gradients of the examples cannot be separated.
         """
         backend = self._function()
-        ids = data_ids(data_id)
+        ids = data_ids(data_id, once=False)  # the pass decides about those that occur twice
         batch = as_arrays(batch)
         if any(map(_compat.is_tracer, jax.tree.leaves((params, batch)))):
             raise CaptureError(

@@ -84,7 +84,7 @@ class BatchCapture:
         self._checkpointed = self._refuses_quotients = False
         moments = bool({"kfac", "ekfac"} & {*options.statistic})
         self._recording = BatchRecording(watched, self._hooks, batch, self.needs_gradients, moments)
-        self._left: tuple[Any, ...] | None = None
+        self._left: list[Any] | None = None
         """The state of ``.grad`` that the last backward pass left, see :func:`grad_state`."""
         self._reentrant = ReentrantPass(watched, self._hooks, self._loss, batch, self._logs)
 
@@ -183,7 +183,7 @@ class BatchCapture:
         self._logs.asked = asked_blocks(self._watched, backward.inputs)
         run = functools.partial(backward.run, self._hooks.probes)
         self._capture(Roots(backward.losses, backward.grads), run)
-        self._left = grad_state(self._first_parameter())
+        self._left = grad_state(self._watched.parameters.values())
 
     def _is_ours(self, backward: Backward) -> bool:
         """Return whether gradients of watched parameters are requested, not only of inputs."""
@@ -196,15 +196,14 @@ class BatchCapture:
 
     def _check_kept(self) -> None:
         """Refuse a second backward pass if gradients were changed since the first one."""
-        if self._left is not None and self._left != grad_state(self._first_parameter()):
+        if self._left is None:
+            return
+        if self._left != grad_state(self._watched.parameters.values()):
             raise CaptureError(
                 "Gradients were changed or set to zero between two backward passes of one batch, "
                 "so it is not clear which of them counts. Hint: use torch.autograd.grad(...) for a "
                 "gradient that is only used on the way, such as that of the inputs."
             )
-
-    def _first_parameter(self) -> Tensor:
-        return next(iter(self._watched.parameters.values()))
 
     def _capture(self, roots: Roots, run: Any) -> None:
         """Capture one loss; ``run`` is the backward pass of the user, None for ``run.backward``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -11,10 +11,10 @@ from sawlog.errors import CaptureError
 from sawlog.torch._graph._autograd_graph import Node, graph_of
 
 
-def grad_state(parameter: Tensor) -> tuple[Any, ...]:
-    """Return a key that changes when the gradient of a parameter is replaced or written."""
-    grad = parameter.grad
-    return (None,) if grad is None else (id(grad), grad._version)
+def grad_state(parameters: Iterable[Tensor]) -> list[Any]:
+    """Return a key that changes when the gradient of any parameter is replaced or written."""
+    grads = [each.grad for each in parameters]
+    return [None if grad is None else (id(grad), grad._version) for grad in grads]
 
 
 def copied(grad: Tensor | None) -> Tensor | None:

@@ -134,11 +134,11 @@ class TrainingCapture(CloseOnExit):
         if not self._is_due(step) or not self._corrected(step):
             yield self
             return
-        ids = data_ids(data_id() if callable(data_id) else data_id)
+        ids = data_ids(data_id() if callable(data_id) else data_id, once=False)
         run = self._of_epoch(epoch)
         own = run._current_pass().todo(ids)
         if own.sum() < len(ids):
-            self._warn_twice(ids[~own], epoch)
+            self._warn_twice(ids, own, epoch)
         if not own.any():
             with run(ids, mask=mask):  # nothing is logged; processes gather split parameters
                 yield self
@@ -156,7 +156,7 @@ class TrainingCapture(CloseOnExit):
             {
                 "step": np.full(size, step, np.int64),
                 "learning_rate": np.full(size, rate, np.float64),
-                "share": self._share(active, len(ids))[own],
+                "share": _of_all(ids, self._share(active, len(ids)))[own],
             },
         )
         self.examples += size
@@ -239,14 +239,27 @@ class TrainingCapture(CloseOnExit):
         share = np.divide(active.factor, by, out=np.zeros(size), where=by > 0)
         return share / averaging_divisor(self._model, self._backend.watched.parameters.values())
 
-    def _warn_twice(self, ids: np.ndarray, epoch: int) -> None:
+    def _warn_twice(self, ids: np.ndarray, own: np.ndarray, epoch: int) -> None:
         if dist.is_available() and dist.is_initialized():
             return  # samplers repeat some examples, so that processes have equally many
+        ids = ids[~own & ~np.isin(ids, ids[own])]  # others are repeated in this batch
+        if not len(ids):
+            return
         warnings.warn(
             f"{len(ids)} examples of a batch, such as {ids[0].item()!r}, were logged before in "
             f"epoch {epoch}, and are not logged again.",
             stacklevel=4,
         )
+
+
+def _of_all(ids: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Return shares in which an id that occurs several times in a batch has the sum of its own.
+
+    >>> _of_all(np.array([3, 1, 3]), np.array([0.5, 0.25, 0.25])).tolist()
+    [0.75, 0.25, 0.75]
+    """
+    _, places = np.unique(ids, return_inverse=True)
+    return np.bincount(places, shares)[places]
 
 
 def _training_options(config: Any) -> Options:
