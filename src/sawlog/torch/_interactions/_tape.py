@@ -160,6 +160,8 @@ class Tape:
         """The operations during each call of the model."""
         self.arguments: set[int | None] = set()
         """The memory of the tensors that the model was called with."""
+        self.shapes: list[tuple[int, ...]] = []
+        """The shapes of all values."""
         self._memory_of_value: list[Memory | None] = []
         self._memories: dict[int, Memory] = {}
         self._shared: set[int] = set()
@@ -191,6 +193,7 @@ class Tape:
         if tensor is None:
             number = len(self._memory_of_value)
             self._memory_of_value.append(None)
+            self.shapes.append(())
         else:
             number = self.add_output(tensor)
         self.operations.append(Operation(call, args, kwargs, False, (), ("", 0), (number,)))
@@ -225,6 +228,7 @@ class Tape:
     def _new(self, memory: Memory, key: Key) -> int:
         number = memory.numbers[key] = len(self._memory_of_value)
         self._memory_of_value.append(memory)
+        self.shapes.append(key[1])
         if memory.external:
             self._shared.add(number)
         return number

@@ -60,6 +60,9 @@ def _normalised(weights: Tensor, own: Tensor) -> str:
     values = weights.detach().double()
     if bool(((values == 0) | (values == 1)).all()):  # a mask
         return ""
+    whole = values[values != 0].flatten()
+    if bool((whole == whole.round()).all()) and bool((whole != whole[0]).any()):  # counts
+        return ""
     coarse = weights.dtype in (torch.bfloat16, torch.float16)
     tolerance = 1e-2 if coarse else 1e-5
     total, size = float(own.sum()), float(values.abs().sum())
