@@ -150,6 +150,8 @@ class Tape:
         """The inputs of the model, and outputs of layers that are not watched."""
         self.read: dict[int, float] = {}
         """The Python numbers that were read, by the index of the operation."""
+        self.numbers: list[tuple[int, frozenset[float]]] = []
+        """The numbers that the program had before values were read, with the operations so far."""
         self.sized: set[int] = set()
         """The indices of operations whose results have sizes that depend on values."""
         self.arrays: list[tuple[int, int]] = []

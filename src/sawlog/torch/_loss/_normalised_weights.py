@@ -61,7 +61,8 @@ def _normalised(weights: Tensor, own: Tensor) -> str:
     if bool(((values == 0) | (values == 1)).all()):  # a mask
         return ""
     whole = values[values != 0].flatten()
-    if bool((whole == whole.round()).all()) and bool((whole != whole[0]).any()):  # counts
+    counts = (whole > 0) & (whole == whole.round())
+    if bool(counts.all()) and bool((whole != whole[0]).any()):  # such as the targets of a Poisson
         return ""
     coarse = weights.dtype in (torch.bfloat16, torch.float16)
     tolerance = 1e-2 if coarse else 1e-5
