@@ -27,8 +27,47 @@ WRONG = {
     "a balance of terms": lambda m, x, y: (
         lambda one, two: one + two * (one.detach().item() / two.detach().item())
     )(losses_of(m, x, y).mean(), (m(x) ** 2).mean()),
+    "of the inputs": lambda m, x, y: kept(m, x, y),
 }  # fmt: skip
 SCHEDULE = itertools.count(1.3, 0.1)
+STEPS = itertools.count(1)
+
+
+class Cooling:
+    """Keeps a temperature as an attribute."""
+
+    temperature = 1.7
+
+    def step(self):
+        self.temperature *= 0.9
+
+
+COOLING = Cooling()
+
+
+def annealed(m, x, y):
+    """A weight that is computed before a value is read, and used after that."""
+    beta = 0.5 * (1 + math.cos(math.pi * next(STEPS) / 50))
+    each = losses_of(m, x, y)
+    annealed.seen = each.mean().item()
+    return beta * each.mean() + (1 - beta) * (m(x) ** 2).mean()
+
+
+def cooled(m, x, y):
+    COOLING.step()
+    h = m(x)
+    cooled.seen = h.std().item(), h.detach().numpy().mean()
+    return F.cross_entropy(h / COOLING.temperature, y)
+
+
+def kept(m, x, y):
+    """A statistic of the inputs, which was read first, is none of the program's own numbers."""
+    size = float(x.std()) + 1e-4
+    h = m(x)
+    kept.seen = h.std().item()
+    return F.cross_entropy(h / size, y)
+
+
 RIGHT = {
     "looked at": lambda m, x, y: (
         lambda h, each: (h.std().item(), len((h > 0).nonzero()), each.mean())[2]
@@ -42,6 +81,8 @@ RIGHT = {
     "a schedule": lambda m, x, y: (
         lambda h: (h.std().item(), F.cross_entropy(h * torch.tensor(next(SCHEDULE)), y))[1]
     )(m(x)),
+    "a weight computed before": annealed,
+    "an attribute": cooled,
 }  # fmt: skip
 
 
@@ -78,7 +119,7 @@ def test_numbers_that_do_not_come_from_examples_are_right(tmp_path, name):
     run, report, model, batches = start(tmp_path)
     go(run, model, RIGHT[name], batches)
     run.finalize()
-    if name in ("a schedule", "counts of labels"):
+    if name in ("a schedule", "counts of labels", "a weight computed before", "an attribute"):
         return  # of the batch, the same for its examples
     for number, batch in enumerate(batches):
         expected = Program(model, batch, RIGHT[name]).alone()

@@ -59,6 +59,18 @@ def masked(outputs, mask):
             (torch.tensor([0, 2, 1, 0]),),
             0,
         ),
+        (
+            lambda z, y: F.cross_entropy(z, y, weight=WEIGHTS, label_smoothing=0.1),
+            (4, 3, 5),
+            (torch.tensor([[0, 1, 1, 2, 0], [0, 0, 1, 0, 0], [1, 2, 2, 1, 1], [0, 2, 2, 0, 1]]),),
+            0,
+        ),
+        (  # the weights of the targets that count add up to the number of examples
+            lambda z, y: F.cross_entropy(z, y, weight=WEIGHTS, label_smoothing=0.1),
+            (4, 3, 2),
+            (torch.tensor([[1, 2], [-100, 2], [0, -100], [-100, -100]]),),
+            0,
+        ),
         (lambda z: (z**2).sum() / len(z) / 2, (4, 3), (), 0),
         (lambda z: (z**2).sum() / z.numel(), (3, 4, 5), (), 1),
         (lambda z: (z**2).mean(), (3, 4, 5), (), 1),

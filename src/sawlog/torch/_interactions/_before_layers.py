@@ -9,22 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sawlog.torch._graph._example_layout import ExampleLayout
-from sawlog.torch._interactions._flow import Flow, name_of, needed
+from sawlog.torch._interactions._flow import MOVES, PRODUCTS, Flow, name_of, needed
 from sawlog.torch._interactions._kept_apart import KeptApart
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
 from sawlog.torch._interactions._origins import Origins
 from sawlog.torch._interactions._replacement import ExampleTensor
 from sawlog.torch._interactions._tape import Mark, Operation, Ref, leaves
 from sawlog.torch._model._constants import ModelTensors
-
-_MOVES = {
-    "_reshape_alias", "_to_copy", "_unsafe_view", "alias", "clone", "expand", "permute", "select",
-    "slice", "squeeze", "t", "transpose", "unsqueeze", "view",
-}  # fmt: skip
-"""Operations that only move or convert values."""
-
-_PRODUCTS = {"addmm", "baddbmm", "bmm", "convolution", "mm"}
-"""Products with a trained weight, whose gradient shows where the examples are."""
 
 
 def before_layers(
@@ -91,7 +82,7 @@ def _is_open(operation: Operation, flow: Flow, covered: Flow) -> bool:
     every = [each for each in leaves((operation.args, operation.kwargs)) if isinstance(each, Ref)]
     if not any(flow.has(each.number) and not covered.has(each.number) for each in every):
         return False
-    if name_of(operation) in _MOVES:
+    if name_of(operation) in MOVES:
         return False
     trained = operation.grad and any(each.grad for each in every)
-    return not (trained and name_of(operation) in _PRODUCTS)
+    return not (trained and name_of(operation) in PRODUCTS)

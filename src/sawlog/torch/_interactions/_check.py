@@ -14,7 +14,14 @@ from torch import Tensor
 
 from sawlog.errors import MixedExamplesError
 from sawlog.torch._graph._example_layout import ExampleLayout
-from sawlog.torch._interactions._compare import ChangeLimits, affected, changed, differs, sizes
+from sawlog.torch._interactions._compare import (
+    ChangeLimits,
+    affected,
+    changed,
+    differs,
+    factors,
+    sizes,
+)
 from sawlog.torch._interactions._differentiable import has_decisions
 from sawlog.torch._interactions._first_mixture import Mixture, first_mixture
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
@@ -145,7 +152,11 @@ class _Checker:
             if not _is_gradient(before, term.grad, self.limits):
                 continue
             rest = ~replacement.chosen[term.labels]
-            by = _factor(before[rest], after[rest]) if term.counts else 1.0
+            by: float | Tensor = 1.0
+            if term.own:
+                by = factors([before], [after], [term.labels], self.batch)[0]
+            elif term.counts:
+                by = _factor(before[rest], after[rest])
             found.update(changed(before * by, after, term.labels, replacement.chosen, self.limits))
         return sorted(found)
 
@@ -160,14 +171,16 @@ class _Checker:
             return None
         chosen, found = replacement.chosen, set[int]()
         labels = [self._labels(tensor, one.values[n]) for n, tensor in enumerate(self.tensors)]
-        by = 1.0
-        if any(term.counts for term in self.loss.terms):
-            by = self._common_factor(one, two, labels, chosen)
+        by: Sequence[float | Tensor] = [1.0] * len(labels)
+        if any(term.own for term in self.loss.terms):
+            by = factors(one.grads, two.grads, labels, self.batch)
+        elif any(term.counts for term in self.loss.terms):
+            by = [self._common_factor(one, two, labels, chosen)] * len(labels)
         for n, own in enumerate(labels):
             found.update(affected(one.values[n], two.values[n], own, chosen, self.limits))
             before, after = one.grads[n], two.grads[n]
             if before is not None and after is not None:
-                found.update(changed(before * by, after, own, chosen, self.limits))
+                found.update(changed(before * by[n], after, own, chosen, self.limits))
         return sorted(found)
 
     def _common_factor(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 import torch
 from torch import Tensor
@@ -91,6 +91,36 @@ def changed(
     size = by_example(one.abs().nan_to_num(), labels, batch).cpu()
     least = limits.share * size + limits.rounding * size.amax()
     return [int(each) for each in torch.nonzero(~chosen & (change > least)).flatten()]
+
+
+def factors(
+    before: Sequence[Tensor | None],
+    after: Sequence[Tensor | None],
+    labels: Sequence[Tensor],
+    batch: int,
+) -> list[Tensor]:
+    """Return by what the values of each example changed, in shapes that broadcast to the values.
+
+    Args:
+        before, after: tensors of values; None counts as no change.
+        labels: the examples of the rows of each.
+        batch: the number of examples.
+    """
+    products, squares = torch.zeros(2, batch, dtype=torch.float64)
+    for one, two, own in zip(before, after, labels, strict=True):
+        if one is None or two is None or not one.numel():
+            continue
+        rows = one.double().cpu().reshape(own.numel(), -1)
+        others = two.double().cpu().reshape(own.numel(), -1)
+        products.index_add_(0, own.flatten().cpu(), (rows * others).sum(1))
+        squares.index_add_(0, own.flatten().cpu(), (rows**2).sum(1))
+    by = torch.where(squares > 0, products / squares, 1.0)
+    return [
+        torch.ones(())
+        if one is None
+        else by[own.cpu()].reshape(*own.shape, *(1,) * (one.dim() - own.dim())).to(one)
+        for one, own in zip(before, labels, strict=True)
+    ]
 
 
 def sizes(values: Tensor, labels: Tensor, batch: int) -> Tensor:

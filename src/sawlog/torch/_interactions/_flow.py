@@ -6,16 +6,25 @@ is unclear, a value counts as dependent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
-from sawlog.torch._interactions._tape import Operation, Tape
+from sawlog.torch._interactions._tape import Operation, Ref, Tape, leaves
 
 _SHAPES = {
     "empty_like", "full_like", "new_empty", "new_empty_strided", "new_full", "new_ones",
     "new_zeros", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like",
 }  # fmt: skip
 """Operations whose results do not depend on the values of their arguments."""
+
+MOVES = {
+    "_reshape_alias", "_to_copy", "_unsafe_view", "alias", "clone", "expand", "permute", "select",
+    "slice", "squeeze", "t", "transpose", "unsqueeze", "view",
+}  # fmt: skip
+"""Operations that only move or convert values."""
+
+PRODUCTS = {"addmm", "baddbmm", "bmm", "convolution", "mm"}
+"""Products; with a trained weight, the gradient shows where the examples are."""
 
 
 class Flow:
@@ -61,8 +70,17 @@ def depends_on_values(operation: Operation) -> bool:
     return name_of(operation) not in _SHAPES and next(operation.reads(), None) is not None
 
 
-def needed(loss: TapedLoss, values: Iterable[int]) -> tuple[set[int], set[int]]:
-    """Return the places of the operations that values may depend on, and all these values."""
+def needed(
+    loss: TapedLoss, values: Iterable[int], *, scales: bool = True
+) -> tuple[set[int], set[int]]:
+    """Return the places of the operations that values may depend on, and all these values.
+
+    Args:
+        loss: the loss, and the operations that computed it.
+        values: the values.
+        scales: whether to include constants that a number was multiplied with or divided by, such
+            as a count that makes a sum a mean.
+    """
     numbers, found = set(values), set[int]()
     for place in range(loss.end - 1, -1, -1):
         operation: Operation = loss.tape.operations[place]
@@ -70,7 +88,24 @@ def needed(loss: TapedLoss, values: Iterable[int]) -> tuple[set[int], set[int]]:
             numbers.update(operation.outputs)
         if place in found or not numbers.isdisjoint(operation.outputs):
             found.add(place)
-            numbers.update(operation.reads())
+            if scales or not _scales_a_number(operation, loss.tape):
+                numbers.update(operation.reads())
+            else:
+                numbers.update(each.number for each in _refs(operation) if each.grad)
             for read in operation.numbers():
                 found.add(read)
     return found, numbers
+
+
+def _scales_a_number(operation: Operation, tape: Tape) -> bool:
+    """Return whether an operation multiplies or divides a number that has a gradient."""
+    if name_of(operation) not in ("div", "mul", "div_", "mul_"):
+        return False
+    alone = all(not tape.shapes[number] for number in operation.outputs)
+    return alone and any(each.grad for each in _refs(operation))
+
+
+def _refs(operation: Operation) -> Iterator[Ref]:
+    for each in leaves((operation.args, operation.kwargs)):
+        if isinstance(each, Ref):
+            yield each

@@ -50,7 +50,7 @@ class KeptApart:
         if not own or not self._axes.keys() >= {*own}:
             return False
         axis = self._axis_after(operation, own, others)
-        shapes = [self._tape.shape_of(number) for number in operation.outputs]
+        shapes = [self._tape.shapes[number] for number in operation.outputs]
         if axis is None or not all(len(s) > axis and s[axis] == self._batch for s in shapes):
             return False
         self._axes.update(dict.fromkeys(operation.outputs, axis))
@@ -59,13 +59,13 @@ class KeptApart:
     def _axis_after(
         self, operation: Operation, own: Sequence[int], others: Sequence[Ref]
     ) -> int | None:
-        shape = self._tape.shape_of(operation.outputs[0]) if operation.outputs else ()
+        shape = self._tape.shapes[operation.outputs[0]] if operation.outputs else ()
         if torch.Tag.pointwise in operation.call.tags:
             # Where a value has a gradient, the proof shows to which example each element belongs.
             proven = operation.grad and all(
-                each.grad and self._tape.shape_of(each.number) == shape for each in others
+                each.grad and self._tape.shapes[each.number] == shape for each in others
             )
-            places = {len(self._tape.shape_of(number)) - self._axes[number] for number in own}
+            places = {len(self._tape.shapes[number]) - self._axes[number] for number in own}
             return (
                 len(shape) - places.pop() if len(places) == 1 and (proven or not others) else None
             )
@@ -73,7 +73,7 @@ class KeptApart:
         given = _argument(operation, name) if first else None
         if first is None or others or len(own) > 1 or getattr(given, "number", None) != own[0]:
             return None
-        return first(operation, self._axes[own[0]], self._tape.shape_of(own[0]), shape)
+        return first(operation, self._axes[own[0]], self._tape.shapes[own[0]], shape)
 
 
 def _argument(operation: Operation, name: str) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from sawlog.torch._graph._autograd_graph import Edge, root_of
+from sawlog.torch._graph._autograd_graph import Edge, operation, root_of
 from sawlog.torch._interactions._tape import NotRepeatable, Tape
 from sawlog.torch._loss._terms import Term
 
@@ -22,6 +22,8 @@ class TapedTerm:
         labels: the example of each of its rows.
         grad: its gradient.
         counts: whether its scale depends on what the examples count.
+        weighted: whether it is a mean with weights; rows have those of their example alone.
+        own: whether changes of each example by a factor of its own count as none.
     """
 
     number: int
@@ -29,6 +31,8 @@ class TapedTerm:
     labels: Tensor
     grad: Tensor
     counts: bool
+    weighted: bool
+    own: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +81,9 @@ def taped_loss(
         if number is None:
             raise NotRepeatable("a term of the loss that no recorded operation uses")
         counts = isinstance(term.scale, Tensor)
-        found.append(TapedTerm(number, position, term.labels, grad, counts))
+        join = operation(term.path[-1][0]) if term.path else ""
+        weighted = counts or join in ("NllLoss", "NllLoss2D")
+        found.append(TapedTerm(number, position, term.labels, grad, counts, weighted))
     roots = [known[root_of(loss)] for loss, _ in losses]
     there = tuple(each for each in roots if each is not None)
     if len(there) < len(roots):

@@ -2,7 +2,8 @@
 
 ``h / (float(h.var()) + 1e-5) ** 0.5`` computes a number outside of PyTorch. That it comes from the
 batch shows in the next one, where it is another. Numbers that were read from labels do not count,
-nor do counts that terms of the loss are divided by, which its graph shows.
+nor do counts that terms of the loss are divided by, which its graph shows, nor numbers that
+the program had before it read anything, as those of a schedule.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from sawlog.errors import MixedExamplesError
 from sawlog.torch._interactions._flow import Flow, name_of, needed
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
 from sawlog.torch._interactions._replacement import ExampleTensor
-from sawlog.torch._interactions._tape import Operation
+from sawlog.torch._interactions._scalars import derived, has_many_digits
+from sawlog.torch._interactions._tape import Operation, Tape
 
 _ROUNDING = 1e-9
 _SMALL = 2  # integers up to here are most often constants of the program
@@ -46,6 +48,8 @@ def numbers_of(loss: TapedLoss, tensors: Sequence[ExampleTensor]) -> Numbers:
         while ordered and ordered[-1].position <= place:
             flow.add(ordered.pop().number)
         while arrays and arrays[-1][0] <= place:
+            if flow.has(arrays[-1][1]) and not reads:
+                known.update(_earlier(tape, arrays[-1][0]))
             reads = reals = flow.has(arrays.pop()[1]) or reads
         own = [each for each in _numbers(operation) if each not in known] if reads else []
         if place not in wanted:  # between the terms and the loss
@@ -54,11 +58,27 @@ def numbers_of(loss: TapedLoss, tensors: Sequence[ExampleTensor]) -> Numbers:
             found.append((name_of(operation), operation.line, tuple(own)))
         value = tape.read.get(place)
         if flow.follow(place, operation):
-            reads = reads or value is not None or place in tape.sized
+            if not reads and (value is not None or place in tape.sized):
+                known.update(_earlier(tape, place))
+                reads = True
             reals = reals or type(value) is float
         elif value:
             known.update((value, -value, 1 / value))
     return tuple(found)
+
+
+def _earlier(tape: Tape, place: int) -> Iterator[float]:
+    """Yield the numbers that a program had before an operation, and what it may compute of them.
+
+    They are those before it read any real number, which may be one of its inputs.
+    Simple ones are left out, since a count of the batch may be the same.
+    """
+    arrays = {before for before, _ in tape.arrays}
+    for before, numbers in tape.numbers:
+        if before == place or before in arrays or type(tape.read.get(before)) is float:
+            for number in filter(has_many_digits, numbers):
+                yield from derived(number)
+            return
 
 
 def have_integers(numbers: Numbers) -> bool:
@@ -89,7 +109,8 @@ def refuse_other_numbers(before: Numbers, now: Numbers) -> None:
                 "computed from all of them, and then they have no gradients of their own; rows "
                 "of earlier batches of this pass are not right either. Hint: compute it for each "
                 "example by itself, or once before the batches; if it does not depend on the "
-                "batch, as in a schedule, make it a tensor: torch.tensor(number)."
+                "batch, as in a schedule, compute it before anything is read, or make it a tensor: "
+                "torch.tensor(number)."
             )
 
 

@@ -17,6 +17,7 @@ from sawlog.torch._interactions._before_layers import before_layers
 from sawlog.torch._interactions._check import check_interactions
 from sawlog.torch._interactions._differentiable import leaves_gaps
 from sawlog.torch._interactions._fixed_rows import with_fixed_rows
+from sawlog.torch._interactions._given_data import given_data
 from sawlog.torch._interactions._lists import reporting_lists
 from sawlog.torch._interactions._loss_on_tape import TapedLoss, taped_loss
 from sawlog.torch._interactions._numbers import (
@@ -142,9 +143,8 @@ class InteractionChecks:
             if not tensors:
                 raise NotRepeatable("it is not known which elements belong to which example")
             if structure not in self.checked:
-                before = [] if model is None else before_layers(loss, known, model, batch, axis)
-                if before:
-                    _check_before(loss, [*before, *known], batch, dtypes)
+                if model is not None:
+                    _check_data(loss, known, model, batch, axis, dtypes)
                 if not alive or leaves_gaps(loss, tensors):
                     check_interactions(loss, tensors, batch, dtypes)
             self._compare_numbers(structure, numbers_of(loss, tensors))
@@ -168,10 +168,30 @@ class InteractionChecks:
             self.due = True
 
 
-def _check_before(
+def _check_data(
+    loss: TapedLoss,
+    known: Sequence[ExampleTensor],
+    model: ModelTensors,
+    batch: int,
+    axis: int,
+    dtypes: Set[torch.dtype],
+) -> None:
+    """Check with examples replaced before the first watched layer and in labels, if possible."""
+    before = before_layers(loss, known, model, batch, axis)
+    if before:
+        _check_with(loss, [*before, *known], batch, dtypes)
+    given = given_data(loss, known, model, batch, axis)
+    if given:
+        there = {(each.number, each.position) for each in given}
+        others = [each for each in before if (each.number, each.position) not in there]
+        terms = [dataclasses.replace(each, counts=True, own=each.weighted) for each in loss.terms]
+        counted = dataclasses.replace(loss, terms=tuple(terms))  # labels decide what counts
+        _check_with(counted, [*given, *others, *known], batch, dtypes)
+
+
+def _check_with(
     loss: TapedLoss, tensors: Sequence[ExampleTensor], batch: int, dtypes: Set[torch.dtype]
 ) -> None:
-    """Check with examples replaced before the first watched layer, where that is possible."""
     ordered = sorted(tensors, key=lambda each: each.position)
     with contextlib.suppress(NotRepeatable):
         check_interactions(loss, with_fixed_rows(loss.tape, ordered), batch, dtypes)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sawlog.torch._interactions._frames import numbers_in_frames
 from sawlog.torch._interactions._lists import elements
 from sawlog.torch._interactions._scalars import Integers, Scalars
 from sawlog.torch._interactions._tape import (
@@ -38,6 +39,8 @@ _SEEDED = torch.Tag.nondeterministic_seeded
 _PLAIN = torch.Tensor.__torch_dispatch__
 _NUMBERS = {bool, int, float, complex}
 _SIZED = {"bincount", "masked_select", "nonzero", "unique_consecutive", "unique_dim", "_unique2"}
+_READS = 32
+"""Before how many reads the numbers of the program are noted."""
 _SHORT = 256
 """How many numbers are followed at most from a tensor to a list, or from a list to a tensor."""
 _LIBRARIES = tuple(
@@ -77,6 +80,8 @@ class Recorder(TorchDispatchMode):
         if self.tape is None:
             return func(*args, **kwargs)
         operation: Operation | None = None
+        if func is _READ:
+            self._note_numbers(self.tape)
         try:
             if func is not _DETACH:  # the same memory; arguments say whether they need gradients
                 operation = self._begun(self.tape, func, args, kwargs)
@@ -144,7 +149,13 @@ class Recorder(TorchDispatchMode):
             return
         number = self.tape.known(tensor)
         if number is not None:
+            self._note_numbers(self.tape)
             self.tape.arrays.append((len(self.tape.operations), number))
+
+    def _note_numbers(self, tape: Tape) -> None:
+        """Note the numbers that the program has before it reads values."""
+        if len(tape.numbers) < _READS:
+            tape.numbers.append((len(tape.operations), numbers_in_frames()))
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -243,6 +254,7 @@ class Recorder(TorchDispatchMode):
         real = any(each.is_floating_point() for each in given)
         operation.decides = real and not all(each.is_floating_point() for each in outputs)
         if _has_size_by_values(operation.call, given):
+            self._note_numbers(tape)
             tape.sized.add(len(tape.operations))
         operation.outputs = tuple(tape.add_output(each) for each in outputs)
         tape.operations.append(operation)

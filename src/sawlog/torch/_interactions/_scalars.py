@@ -6,8 +6,9 @@ many digits is not there by chance.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
@@ -48,13 +49,9 @@ class Scalars:
 
     def add(self, operation: int, value: object) -> None:
         """Remember a number that an operation read."""
-        if type(value) is not float or not _has_many_digits(value):
+        if type(value) is not float or not has_many_digits(value):
             return
-        for of in _DERIVED:
-            try:
-                found = of(value)
-            except (ValueError, OverflowError, ZeroDivisionError):
-                continue
+        for of, found in _computed(value):
             self._known[found] = Scalar(operation, of)
 
     def of(self, value: float) -> float | Scalar:
@@ -66,6 +63,17 @@ class Scalars:
         rounded = torch.tensor(list(self._known), dtype=torch.float64).to(dtype).tolist()
         known = dict(zip(rounded, self._known.values(), strict=True))
         return [known.get(each, each) for each in values]
+
+
+def derived(value: float) -> Iterator[float]:
+    """Yield what a program may compute of a number."""
+    return (found for _, found in _computed(value))
+
+
+def _computed(value: float) -> Iterator[tuple[Callable[[float], float], float]]:
+    for of in _DERIVED:
+        with contextlib.suppress(ValueError, OverflowError, ZeroDivisionError):
+            yield of, of(value)
 
 
 class Integers:
@@ -96,7 +104,8 @@ class Integers:
         return self._known.get(value, value)
 
 
-def _has_many_digits(value: float) -> bool:
+def has_many_digits(value: float) -> bool:
+    """Return whether a number is not there by chance."""
     if not math.isfinite(value):
         return False
     return not (math.frexp(value)[0] * _DIGITS).is_integer()

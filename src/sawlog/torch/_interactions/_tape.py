@@ -150,6 +150,8 @@ class Tape:
         """The inputs of the model, and outputs of layers that are not watched."""
         self.read: dict[int, float] = {}
         """The Python numbers that were read, by the index of the operation."""
+        self.numbers: list[tuple[int, frozenset[float]]] = []
+        """The numbers that the program had before values were read, with the operations so far."""
         self.sized: set[int] = set()
         """The indices of operations whose results have sizes that depend on values."""
         self.arrays: list[tuple[int, int]] = []
@@ -160,8 +162,9 @@ class Tape:
         """The operations during each call of the model."""
         self.arguments: set[int | None] = set()
         """The memory of the tensors that the model was called with."""
+        self.shapes: list[tuple[int, ...]] = []
+        """The shapes of all values; empty where ``compute`` made one without a tensor."""
         self._memory_of_value: list[Memory | None] = []
-        self._shapes: list[tuple[int, ...]] = []
         self._memories: dict[int, Memory] = {}
         self._shared: set[int] = set()
 
@@ -192,7 +195,7 @@ class Tape:
         if tensor is None:
             number = len(self._memory_of_value)
             self._memory_of_value.append(None)
-            self._shapes.append(())
+            self.shapes.append(())
         else:
             number = self.add_output(tensor)
         self.operations.append(Operation(call, args, kwargs, False, (), ("", 0), (number,)))
@@ -224,14 +227,10 @@ class Tape:
         memory = self._memory_of_value[number]
         return -1 - number if memory is None else id(memory)
 
-    def shape_of(self, number: int) -> tuple[int, ...]:
-        """Return the shape of a value; that of a value of ``compute`` is not known, and empty."""
-        return self._shapes[number]
-
     def _new(self, memory: Memory, key: Key) -> int:
         number = memory.numbers[key] = len(self._memory_of_value)
         self._memory_of_value.append(memory)
-        self._shapes.append(key[1])
+        self.shapes.append(key[1])
         if memory.external:
             self._shared.add(number)
         return number

@@ -57,6 +57,17 @@ def inner_numbers(edge: Edge) -> list[tuple[str, float]]:
     return found
 
 
+def source_of(edge: Edge) -> Node:
+    """Return the node whose output a tensor is made of by masks, numbers and moves alone."""
+    node, _ = edge
+    while operation(node) in LINEAR:
+        children = [child for child, _ in node.next_functions if child is not None]
+        if len(children) != 1:
+            break
+        node = children[0]
+    return node
+
+
 def masks_of(edge: Edge, labels: Tensor, batch: int) -> list[Tensor]:
     """Return the sum over each example of every mask that a tensor was multiplied by."""
     found: list[Tensor] = []

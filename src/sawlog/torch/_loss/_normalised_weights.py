@@ -60,6 +60,10 @@ def _normalised(weights: Tensor, own: Tensor) -> str:
     values = weights.detach().double()
     if bool(((values == 0) | (values == 1)).all()):  # a mask
         return ""
+    whole = values[values != 0].flatten()
+    counts = (whole > 0) & (whole == whole.round())
+    if bool(counts.all()) and bool((whole != whole[0]).any()):  # such as the targets of a Poisson
+        return ""
     coarse = weights.dtype in (torch.bfloat16, torch.float16)
     tolerance = 1e-2 if coarse else 1e-5
     total, size = float(own.sum()), float(values.abs().sum())

@@ -22,8 +22,8 @@ from sawlog.torch._loss._broadcasts import summands_of
 from sawlog.torch._loss._declared import DeclaredLosses, Items
 from sawlog.torch._loss._example_order import check_order
 from sawlog.torch._loss._examples import Examples, normalises
-from sawlog.torch._loss._masks import number_of
-from sawlog.torch._loss._scale import JOINS, class_weights, plain_scale, scale_of
+from sawlog.torch._loss._masks import number_of, source_of
+from sawlog.torch._loss._scale import JOINS, class_weights, plain_scale, scale_of, share_of
 from sawlog.torch._loss._terms import Scale, Term, Unclear
 
 _THROUGH = {"Neg", "Add", "Sub", "Rsub"}
@@ -261,20 +261,25 @@ class _Reader:
         plain = plain_scale(node, edge, by, self.batch) if even else None
         if plain is not None:
             return plain / times
-        weights = self._class_weights() if by else ()
-        return scale_of(node, edge, labels, by, self.batch, weights) / times
+        weights = self._class_weights() if by else []
+        smoothed = [own for below, own in weights if below is source_of(edge)]
+        scale = share_of(smoothed[0], by) if smoothed else None
+        if scale is None:
+            scale = scale_of(node, edge, labels, by, self.batch, [own for _, own in weights])
+        return scale / times
 
-    def _class_weights(self) -> list[Tensor]:
-        """Return the weights of the examples in each term that weights classes.
+    def _class_weights(self) -> list[tuple[Node, Tensor]]:
+        """Return the weights of the examples in each term that weights classes, with its input.
 
         A cross entropy with label smoothing divides another sum by their total.
         """
         found, nodes = [], list(dict.fromkeys(child for child, _ in self._near_root()))
         for node in nodes:
-            if operation(node) == "NllLoss" and node._saved_weight is not None:
+            if operation(node) in ("NllLoss", "NllLoss2D") and node._saved_weight is not None:
                 labels = self._labels(node.next_functions[0])
                 if labels is not None:
-                    found.append(class_weights(node, labels, self.batch))
+                    own = class_weights(node, labels, self.batch)
+                    found.append((source_of(node.next_functions[0]), own))
         return found
 
     def _near_root(self) -> list[Edge]:

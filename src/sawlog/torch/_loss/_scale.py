@@ -118,6 +118,12 @@ def _share(own: Tensor) -> Scale:
     return torch.where(own > 0, own.sum() / own, torch.zeros_like(own))
 
 
+def share_of(own: Tensor, by: Sequence[Any]) -> Scale | None:
+    """Return the scale of a sum that is divided by the total of weights; None if it is not."""
+    divided = [number for kind, number in by if kind == "div" and number != 1]
+    return _share(own) if len(divided) == 1 and _alike(float(own.sum()), divided[0]) else None
+
+
 def class_weights(node: Node, labels: Tensor, batch: int) -> Tensor:
     """Return the weight of each example: the class weights of its targets, unless ignored."""
     target, weight = node._saved_target, node._saved_weight
