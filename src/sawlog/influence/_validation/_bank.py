@@ -19,6 +19,7 @@ from sawlog.errors import ArgumentError, StoreNotFoundError
 from sawlog.influence._validation._subset import Subset, random_subsets
 from sawlog.influence._validation._trainer import Measure, Train, Trainer
 from sawlog.store._format._layout import is_store
+from sawlog.store._writing._shared_work import WAIT, SharedWork
 
 StrPath = str | os.PathLike[str]
 BETTER = ("lower", "higher")
@@ -51,7 +52,7 @@ class Bank:
     """Metrics of queries after training on subsets of the data, in a store.
 
     The store is created if it does not exist. Any number of processes may fill it at the same
-    time. A model that was trained is never trained again.
+    time; they share the work. A model that was trained is never trained again.
 
     Args:
         path: The folder of the store.
@@ -181,36 +182,45 @@ class Bank:
     ) -> int:
         """Train the models that are missing; return how many this process trained.
 
-        Models are trained in random order, so that processes that run at the same time seldom
-        train the same one. What a process was training when it was killed is trained again.
+        Each model is trained by one of the processes that run at the same time. What a process was
+        training when it was killed is trained by another one, or by the next call.
 
         Raises:
             ArgumentError: The trainer has other queries than the bank.
         """
         order = self._order(trainer)
         wanted = {s.key(repeat): (s, repeat) for s in subsets for repeat in range(seeds)}
-        random, trained, asked = np.random.default_rng(), 0, float("-inf")
-        todo: list[str] = []
+        random, trained, counted = np.random.default_rng(), 0, 0
         with (
+            SharedWork(self.path) as claims,  # left after the writer has published
             store.open(self.path, "append") as writer,
             bars.shown("retraining", len(wanted), quiet=not progress, unit="models") as bar,
         ):
-            done = 0
-            while True:
-                if not todo or time.monotonic() - asked > ASK_AGAIN:
-                    missing = set(writer.missing(list(wanted)))
-                    if not missing:
-                        return trained
-                    left = [key for key in todo if key in missing]
-                    todo = left or random.permutation(sorted(missing)).tolist()
-                    asked = time.monotonic()
-                    bar.advance(len(wanted) - len(missing) - done)
-                    done = len(wanted) - len(missing)
-                keys = _alike(todo, wanted, trainer.together)
-                jobs = [wanted[key] for key in keys]
-                writer.append(keys, _columns(jobs, trainer.run(jobs)[:, order]))
-                trained += len(keys)
-                todo = [key for key in todo if key not in set(keys)]
+
+            def is_done(key: str) -> bool:
+                return not writer.missing([key])
+
+            while missing := writer.missing(list(wanted)):
+                bar.advance(len(wanted) - len(missing) - counted)
+                counted, asked = len(wanted) - len(missing), time.monotonic()
+                todo = random.permutation(sorted(missing)).tolist()
+                found = 0
+                while todo and (not found or time.monotonic() - asked < ASK_AGAIN):
+                    alike = _alike(todo, wanted)
+                    keys = claims.take(alike, trainer.together, is_done)
+                    if keys:
+                        jobs = [wanted[key] for key in keys]
+                        writer.append(keys, _columns(jobs, trainer.run(jobs)[:, order]))
+                        found += len(keys)
+                    tried = {*alike} if len(keys) < trainer.together else {*keys}
+                    todo = [key for key in todo if key not in tried]
+                trained += found
+                writer.flush()
+                claims.done()
+                if not found:  # other processes train all that is missing
+                    time.sleep(WAIT)
+            bar.advance(len(wanted) - counted)
+        return trained
 
     def _order(self, trainer: Trainer) -> list[int]:
         """Return where the queries of the bank are among the metrics of a trainer."""
@@ -235,18 +245,10 @@ class Bank:
         return BankModels(keys, subsets, np.array(found["answers"]))
 
 
-def _alike(
-    todo: Sequence[str], wanted: Mapping[str, tuple[Subset, int]], together: int
-) -> list[str]:
-    """Return up to ``together`` models whose subsets have the size of the first."""
+def _alike(todo: Sequence[str], wanted: Mapping[str, tuple[Subset, int]]) -> list[str]:
+    """Return the models whose subsets have the size of the first."""
     size = wanted[todo[0]][0].size
-    found: list[str] = []
-    for key in todo:
-        if len(found) < together and wanted[key][0].size == size:
-            found.append(key)
-        if len(found) == together:
-            break
-    return found
+    return [key for key in todo if wanted[key][0].size == size]
 
 
 def _columns(jobs: Sequence[tuple[Subset, int]], answers: np.ndarray) -> dict[str, np.ndarray]:

@@ -104,6 +104,7 @@ def through_training(
         query_batch: How many queries are read backwards at once. The default is 256 MB of states.
         spill: A folder for checkpoints. By default, they are kept in memory.
         path: A store for the scores of each run. A second call resumes, or adds more runs.
+            Processes that make the same call share the runs.
         loop: ``"python"`` calls ``step`` step by step, as a Python loop does.
         final_state: The state in which run 0 must end, bit for bit, or :class:`ReplayError`.
         check: Measure how rough the first run is. This takes as long as one to three runs of
@@ -160,7 +161,11 @@ def through_training(
     budget = Budget(runs, error, seconds, average, is_paired(subset))
     try:
         bank.check_weights(runner.weights, runs)
+        if 0 in bank:
+            runner.check_end()
         finish_runs(runner, bank, budget, devices, quiet=not progress)
+        bank.check_weights(runner.weights, runs)  # also of runs that another process has trained
+        runner.check_end()
     finally:
         bank.close()
     done = bank.results(runs)

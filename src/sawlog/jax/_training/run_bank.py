@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from sawlog.influence._averages._average import Average, average
 from sawlog.jax._compat import subjaxprs
 from sawlog.jax._training.replay import PARTS
 from sawlog.jax._training.runner import RunScores
+from sawlog.store._writing._shared_work import WAIT, SharedWork
 
 _ARRAYS = ("parts", "metrics", "weights")
 _GUESSES = "guesses"  # how many of the parts are guesses: the last ones
@@ -26,6 +28,9 @@ _GUESSES = "guesses"  # how many of the parts are guesses: the last ones
 
 class RunBank:
     """Scores of runs by number.
+
+    Several processes may fill one store. Each run is trained by the process that claims it; the
+    claims of a process that was killed are free.
 
     Args:
         path: A store for them, or None.
@@ -37,13 +42,14 @@ class RunBank:
         self._writer: Any = None
         if path is None:
             return
-        if (path / "store.json").exists():
-            self._writer = store.open(path, "append")
-            self._check(path, about)
-            self._load(path)
-        else:
-            meta = {"through_training": about}
-            self._writer = store.create(path, meta=meta, duplicates="first", interval=None)
+        meta = {"through_training": about}
+        self._writer = store.create(
+            path, meta=meta, duplicates="first", interval=None, exists="append"
+        )
+        self._check(path, about)
+        self._reader = store.open(path)
+        self._claims = SharedWork(path)
+        self.refresh()
 
     def _check(self, path: Path, about: dict[str, Any]) -> None:
         found = self._writer.meta.get("through_training")
@@ -60,18 +66,43 @@ class RunBank:
             "give another path, or remove the folder."
         )
 
-    def _load(self, path: Path) -> None:
-        with store.open(path) as reader:
-            if not reader.schema.tables:
-                return
-            ids = sorted(reader.ids().tolist())
-            rows = reader.gather(ids)
-            for at, run in enumerate(ids):
-                parts, metrics, weights = (np.array(rows[name][at]) for name in _ARRAYS)
-                known = len(parts) - int(rows[_GUESSES][at])
-                own, guesses = trimmed(parts[:known]), parts[known:]
-                seconds = float(rows["seconds"][at])
-                self._runs[run] = RunScores(run, own, guesses, metrics, weights, seconds)
+    def refresh(self) -> None:
+        """Read the runs that other processes have finished."""
+        if self._writer is None:
+            return
+        self._reader.refresh()
+        if not self._reader.schema.tables:
+            return
+        ids = sorted(set(self._reader.ids().tolist()) - self._runs.keys())
+        if not ids:
+            return
+        rows = self._reader.gather(ids)
+        for at, run in enumerate(ids):
+            parts, metrics, weights = (np.array(rows[name][at]) for name in _ARRAYS)
+            known = len(parts) - int(rows[_GUESSES][at])
+            own, guesses = trimmed(parts[:known]), parts[known:]
+            seconds = float(rows["seconds"][at])
+            self._runs[run] = RunScores(run, own, guesses, metrics, weights, seconds)
+
+    def take(self, runs: int, most: int) -> list[int]:
+        """Claim up to ``most`` runs that are missing; wait a moment if others train all of them."""
+        missing = [run for run in range(runs) if run not in self]
+        if self._writer is None:
+            return missing[:most]
+        taken = self._claims.take(map(str, missing), most, self._is_done)
+        if missing and not taken:
+            time.sleep(WAIT)
+            self.refresh()
+        return [int(name) for name in taken]
+
+    def _is_done(self, name: str) -> bool:
+        self.refresh()
+        return int(name) in self
+
+    def done(self) -> None:
+        """Leave the claims of runs that were put."""
+        if self._writer is not None:
+            self._claims.done()
 
     def __contains__(self, run: int) -> bool:
         return run in self._runs
@@ -92,12 +123,15 @@ class RunBank:
             self._writer.flush()
 
     def results(self, runs: int) -> list[RunScores]:
-        """Return the finished runs below ``runs``, in order."""
+        """Return the known runs below ``runs``, in order."""
         return [self._runs[run] for run in sorted(self._runs) if run < runs]
 
     def average(self, runs: int, kind: str, paired: bool) -> Average:
         """Average the finished runs below ``runs``."""
         done = self.results(runs)
+        if paired:  # pairs first: of a pair, one run may be missing or be that of another process
+            there = {each.run for each in done}
+            done.sort(key=lambda each: (each.run ^ 1 not in there, each.run))
         guesses = None
         if all(len(each.guesses) and np.isfinite(each.guesses).all() for each in done):
             guesses = np.stack([each.guesses for each in done])
@@ -118,6 +152,8 @@ class RunBank:
     def close(self) -> None:
         """Close the store."""
         if self._writer is not None:
+            self._claims.__exit__()
+            self._reader.close()
             self._writer.close()
 
 

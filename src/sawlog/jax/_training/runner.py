@@ -98,6 +98,7 @@ class Runner:
     guess: bool = False
     _looked: bool = dataclasses.field(default=False, init=False)
     _absent: bool = dataclasses.field(default=False, init=False)
+    _ended: bool = dataclasses.field(default=False, init=False)
 
     def on(self, device: Any) -> Runner:
         """Return a runner whose arrays are on another device."""
@@ -130,8 +131,8 @@ class Runner:
         checkpoints: Checkpoints = InMemory() if self.spill is None else InFolder(self.spill)
         try:
             recording = Recording(self.replay, start, inputs, plan, checkpoints)
-            if run == 0 and self.final_state is not None:
-                check_final(self.final_state, recording.last, self.program.layout)
+            if run == 0:
+                self._check_final(recording.last)
             asked = self._asked(recording.last)
             self._check_steps(start, inputs, plan, recording.last)
             lasts = [recording.last, *self._further(run, recording.last, asked.count)]
@@ -154,6 +155,17 @@ class Runner:
         if known and len(known) == len(guesses):
             guessed = np.concatenate(known, 1)
         return RunScores(run, scores, guessed, metrics, weights, time.monotonic() - begun)
+
+    def check_end(self) -> None:
+        """Raise unless run 0 ends in ``final_state``, also if another call has trained it."""
+        if self.final_state is not None and not self._ended:
+            start, inputs, plan = self.begin(0, self.weights(0))
+            self._check_final(self.replay.train(start, inputs, plan))
+
+    def _check_final(self, last: Arrays) -> None:
+        if self.final_state is not None:
+            check_final(self.final_state, last, self.program.layout)
+            self._ended = True
 
     def _check_steps(
         self, start: Arrays, inputs: RunInputs, plan: ReplayPlan, last: Arrays

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -61,47 +61,37 @@ def finish_runs(
     runner: Runner, bank: RunBank, budget: Budget, devices: Sequence[Any] | None, *, quiet: bool
 ) -> None:
     """Run what is missing in the bank, until the budget is reached."""
-    begun = time.monotonic()
-    missing = [run for run in range(budget.runs) if run not in bank]
-
-    def enough() -> bool:
-        late = budget.seconds is not None and time.monotonic() - begun > budget.seconds
-        return (late and len(bank) > 0) or budget.reached(bank)
-
-    with _progress.shown("through training", budget.runs, quiet=quiet, unit="runs") as bar:
-        bar.advance(budget.runs - len(missing))
-        if not devices or len(devices) == 1:
-            with jax.default_device(devices[0]) if devices else contextlib.nullcontext():
-                for run in missing:
-                    if enough():
-                        return
-                    bank.put(runner.run(run))
-                    bar.advance()
-            return
-        _spread(runner, bank, list(devices), missing, enough, bar.advance)
-
-
-def _spread(
-    runner: Runner,
-    bank: RunBank,
-    devices: list[Any],
-    missing: list[int],
-    enough: Callable[[], bool],
-    advance: Callable[[], None],
-) -> None:
-    """Distribute runs over devices, one thread each."""
-    runners = [runner.on(device) for device in devices]
-    with thread_pool(len(devices), "sawlog-runs") as pool:
-        for first in range(0, len(missing), len(devices)):
-            if enough():
+    begun, counted, reached = time.monotonic(), -1, False
+    devices = list(devices or [None])
+    runners = [runner] if len(devices) == 1 else [runner.on(device) for device in devices]
+    with (
+        _progress.shown("through training", budget.runs, quiet=quiet, unit="runs") as bar,
+        thread_pool(len(devices), "sawlog-runs") as pool,
+    ):
+        while True:
+            count = len(bank.results(budget.runs))
+            if count != counted:
+                bar.advance(count - max(0, counted))
+                counted, reached = count, budget.reached(bank)
+            late = budget.seconds is not None and time.monotonic() - begun > budget.seconds
+            if count == budget.runs or reached or (late and count > 0):
                 return
-            together = missing[first : first + len(devices)]
-            jobs = [pool.submit(_on, *job) for job in zip(devices, runners, together, strict=False)]
-            for job in jobs:
-                bank.put(job.result())
-                advance()
+            together = bank.take(budget.runs, len(devices))
+            for result in _each(pool, list(zip(devices, runners, together, strict=False))):
+                bank.put(result)
+            bank.done()
+
+
+def _each(pool: Any, jobs: list[tuple[Any, Runner, int]]) -> Iterator[Any]:
+    """Train several runs at once, each on a device of its own."""
+    if len(jobs) == 1:
+        yield _on(*jobs[0])
+        return
+    submitted = [pool.submit(_on, *job) for job in jobs]
+    for job in submitted:
+        yield job.result()
 
 
 def _on(device: Any, runner: Runner, run: int) -> Any:
-    with jax.default_device(device):
+    with contextlib.nullcontext() if device is None else jax.default_device(device):
         return runner.run(run)
