@@ -91,7 +91,7 @@ def score_line() -> str:
     pen = Pen(
         640,
         190,
-        "Positive scores help, negative ones hurt; score / n predicts the change of the query's loss.",
+        "Positive scores help, negative ones hurt; score / n predicts the query's change of loss.",
     )
     pen.line([(30, 84), (610, 84)], "line", head=False)
     pen.line([(320, 76), (320, 92)], "line", head=False)
@@ -104,7 +104,7 @@ def score_line() -> str:
     pen.text(40, 58, "predicted loss without it: lower", "small soft")
     pen.box(96, 130, 448, 40)
     pen.text(
-        320, 155, "predicted loss without the example  =  loss now  +  score / n", "", "middle"
+        320, 155, "predicted loss without the example = loss now + score / n", "", "middle"
     )
     return pen.svg()
 
