@@ -1,5 +1,6 @@
 """What notebooks show: small static tables in which every text is escaped."""
 
+import re
 from html.parser import HTMLParser
 
 import numpy as np
@@ -57,6 +58,21 @@ def test_a_logdict():
 
 
 @pytest.mark.skipif("jax" in LEFT_OUT, reason="needs jax, which is left out")
+def test_names_of_a_logdict_that_are_very_long_are_cut():
+    import jax.numpy as jnp
+
+    from sawlog import logdict
+
+    name = "a" * 5000 + "z" * 5000
+    logs = logdict({name: jnp.arange(2.0), "loss": jnp.zeros(1)}, step={name: jnp.arange(2)})
+    steps = logdict({"loss": jnp.zeros(1)}, **{name: {"loss": jnp.zeros(1)}})
+    for each in (logs, steps):
+        check(each._repr_html_(), "a" * 40 + "…" + "z" * 40)
+        assert max(map(len, repr(each).splitlines())) < 200
+        assert "a" * 40 + "…" + "z" * 40 in repr(each)
+
+
+@pytest.mark.skipif("jax" in LEFT_OUT, reason="needs jax, which is left out")
 def test_numbers_of_a_logdict_have_a_trend():
     import jax
     import jax.numpy as jnp
@@ -93,6 +109,27 @@ def test_scores_and_rankings():
     ranking = Ranking(ids, np.arange(20.0))
     check(ranking._repr_html_(), "20 examples", f"{ODD}19".replace("\x1b", "\\x1b"), "|19|")
     check(Ranking(ids[:0], values[0, :0])._repr_html_(), "no examples")
+
+
+@pytest.mark.parametrize("length", [200, 10_000])
+def test_long_texts_are_broken_and_very_long_ones_cut(length):
+    """Wherever such a text is: a browser can break it, and the table stays small."""
+    name = "n" * length
+    scores = Scores(np.array([name]), np.array([name]), np.ones((1, 1)), about={"curvature": name})
+    block = Block(name, (name,), (4, 9), "right", (2, 2))
+    report = Report((block,), "float32", ((name, name),))
+    tables = (
+        scores._repr_html_(),
+        Ranking(np.array([name]), np.ones(1))._repr_html_(),
+        report._repr_html_(),
+        html_table(name, [name], [[name]], whole=(0,), note=name),
+    )
+    for table in tables:
+        check(table, "n" * 190)
+        for piece in re.findall(r"<(?:t[dh]|p|caption) [^>]*>[^<]{61,}<", table):
+            assert "overflow-wrap:anywhere" in piece
+            assert "nowrap" not in piece
+            assert len(piece) < 800
 
 
 def test_the_report_of_watched_layers():

@@ -6,11 +6,13 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from sawlog._format import shortened
 from sawlog._text import printable_lines
 
 _CELL = "padding:.15em .8em .15em 0;vertical-align:top;text-align:"
-_LONG = 60  # characters; longer words are broken, so that a table stays as wide as the page
-_SHORT = 24  # letters that a column of any width may break
+_LONG = 60  # characters; longer texts are broken into lines in all columns
+_SHORT = 24  # characters; longer ones are broken anywhere, so that a table fits its page
+_MOST = 400  # characters; longer texts are cut in the middle
 
 
 def escaped(text: Any) -> str:
@@ -38,24 +40,24 @@ def html_table(
         columns: the head of each column.
         rows: the cells of each row; :class:`Markup` cells are used as they are.
         right: the columns that are aligned to the right.
-        whole: the columns whose texts are not broken into lines.
+        whole: the columns whose texts are not broken into lines, unless they are long.
         note: a line below the table.
     """
-    sides = ["right" if at in right else "left" for at in range(len(columns))]
-    sides = [f"{side};white-space:nowrap" if at in whole else side for at, side in enumerate(sides)]
+    kinds = [("right" if at in right else "left", at in whole) for at in range(len(columns))]
 
     def line(cells: Sequence[Any], tag: str) -> str:
         parts = (
-            f'<{tag} style="{_CELL}{side}{_bounds(cell)}">{_cell(cell)}</{tag}>'
-            for cell, side in zip(cells, sides, strict=True)
+            f'<{tag} style="{_CELL}{side}{_bounds(cell, is_whole)}">{_cell(cell)}</{tag}>'
+            for cell, (side, is_whole) in zip(cells, kinds, strict=True)
         )
         return f"<tr>{''.join(parts)}</tr>"
 
     body = "".join(line(row, "td") for row in rows)
-    below = f'<p style="margin:.2em 0;opacity:.75">{escaped(note)}</p>' if note else ""
+    style = "margin:.2em 0;opacity:.75;overflow-wrap:anywhere"
+    below = f'<p style="{style}">{_cell(note)}</p>' if note else ""
     return (
         '<div><table style="border-collapse:collapse"><caption style="text-align:left;'
-        f'white-space:nowrap;font-weight:600">{escaped(title)}</caption>'
+        f'font-weight:600{_bounds(title, True)}">{_cell(title)}</caption>'
         f"<thead>{line(columns, 'th')}</thead><tbody>{body}</tbody></table>{below}</div>"
     )
 
@@ -73,13 +75,13 @@ def bar(share: float, colour: str) -> Markup:
     return Markup(f'<span style="{style}"></span>')
 
 
-def _bounds(cell: Any) -> str:
-    """Keep a long text from being as wide as the page, and from becoming a narrow tower."""
-    if isinstance(cell, Markup) or len(str(cell)) <= _SHORT:
-        return ""
-    wide = ";max-width:30em;overflow-wrap:break-word" if len(str(cell)) > _LONG else ""
-    return f"{wide};min-width:14em"
+def _bounds(cell: Any, whole: bool) -> str:
+    """Keep a long text from being wider than the page, and from becoming a narrow tower."""
+    if isinstance(cell, Markup) or len(str(cell)) <= (_LONG if whole else _SHORT):
+        return ";white-space:nowrap" if whole else ""
+    wide = ";max-width:30em" if len(str(cell)) > _LONG else ""
+    return f"{wide};min-width:9em;overflow-wrap:anywhere"
 
 
 def _cell(cell: Any) -> str:
-    return str(cell) if isinstance(cell, Markup) else escaped(cell)
+    return str(cell) if isinstance(cell, Markup) else escaped(shortened(str(cell), _MOST))

@@ -44,6 +44,46 @@ def test_version(sawlog_):
 
 
 @pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        (("tail", "x", "-n", "many"), "-n/--lines: 'many' is not a whole number, such as 10."),
+        (("tail", "x", "--lines", "1.5"), "-n/--lines: '1.5' is not a whole number, such as 10."),
+        (("view", "--port", "web"), "--port: 'web' is not a whole number, such as 10."),
+        (("report", "x", "--points", "1e3"), "--points: '1e3' is not a whole number, such as 10."),
+        (
+            ("attribute", "x", "y", "--damping", "small"),
+            "--damping: 'small' is not a number, such as 10, 0.1 or 1e-3.",
+        ),
+        (
+            ("completion", "tcsh"),
+            "shell: 'tcsh' is not a choice. The choices are 'bash', 'zsh', 'fish'.",
+        ),
+        (("tail", "x", "-n"), "-n/--lines needs a value."),
+        (("show", "--json"), "sawlog show needs PATH: The folder of the store."),
+        (("attribute", "x", "--queries", "y"), "QUERIES is missing."),
+        (("ls", "x", "--worse", "--bad"), "These arguments are not known here: --worse, --bad."),
+    ],
+)
+def test_wrong_arguments_are_one_sentence_and_a_hint(sawlog_, args, error):
+    done = sawlog_(*args)
+    hint = f"hint: sawlog {args[0]} --help explains all arguments, with examples."
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines() == [f"error: {error}", hint]
+
+
+def test_a_misspelled_option_names_the_near_ones(sawlog_):
+    for args, near in (
+        (("ls", "x", "--jsn"), "--json"),
+        (("tail", "x", "--folow", "--lins"), "--lines or --follow"),
+    ):
+        error, hint = sawlog_(*args).err.splitlines()
+        assert error.startswith("error: These arguments are not known here: --")
+        assert set(re.findall("--[a-z]+", hint.partition("?")[0])) == set(near.split(" or "))
+        assert hint.startswith("hint: did you mean --")
+    assert "A command is missing: ls, show, " in sawlog_().err
+
+
+@pytest.mark.parametrize(
     "args",
     [
         (),

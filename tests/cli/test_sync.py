@@ -1,6 +1,7 @@
 """``sawlog sync``: everything arrives once, in order, also after an interruption."""
 
 import contextlib
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -179,6 +180,42 @@ def test_a_run_is_sent_once_however_it_is_given(sawlog_, tmp_path):
     assert (named["run"], named["sent"]) == ("runs/seed-0", 5)
 
 
+def test_the_project_is_the_folder_that_holds_the_runs(sawlog_, tmp_path, monkeypatch):
+    trackers = Trackers(monkeypatch)
+    projects = []
+
+    def opened(arguments, name, *given):
+        projects.append((arguments.project, name))
+        return trackers(arguments, name, *given)
+
+    monkeypatch.setattr(_sync, "_open_sink", opened)
+    runs = tmp_path / "all" / "ppo"
+    for seed in range(2):
+        with sawlog.store.create(runs / f"seed-{seed}") as writer:
+            writer.log({"loss": 1.0}, step=0)
+
+    def first_sent(folder, *given):
+        monkeypatch.chdir(folder)
+        done = sawlog_("sync", *given, "--to", "wandb", "--state", tmp_path / "state")
+        assert done.code == 0, done.err
+        found, projects[:] = sorted(projects), []
+        return found
+
+    both = [("ppo", "seed-0"), ("ppo", "seed-1")]
+    assert first_sent(tmp_path, runs) == both
+    # The same runs of the same project: whatever is given, nothing is sent again.
+    assert first_sent(tmp_path, runs / "seed-0") == []
+    assert first_sent(tmp_path / "all", "ppo/seed-1", "ppo/seed-0") == []
+    assert first_sent(runs, ".") == []
+    assert first_sent(runs / "seed-0", ".") == []
+    assert first_sent(runs / "seed-0", "..") == []
+    # The folder above holds these runs under other names: another project.
+    above = [("all", f"ppo/seed-{seed}") for seed in range(2)]
+    assert first_sent(runs, "..") == above
+    assert first_sent(runs, ".", "--project", "mine") == [("mine", name) for _, name in both]
+    assert _sync._project(Path("/")) == "sawlog"
+
+
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("default")  # MLflow's own, of its database
 def test_processes_do_not_create_a_new_database_at_once(sawlog_, tmp_path, monkeypatch):
@@ -216,7 +253,7 @@ def test_bad_usage(sawlog_, run_, tmp_path):
     assert sawlog_("sync", run_, "--to", "wandb", "--jobs", "0").code == 2
     (tmp_path / "state").mkdir()
     with sawlog.store.open(run_) as reader:
-        state = _sync.SyncState(tmp_path / "state", reader.id, "wandb\0run\0")
+        state = _sync.SyncState(tmp_path / "state", reader.id, f"wandb\0{tmp_path.name}\0")
     state.path.write_text("[]")
     done = sync(sawlog_, run_, tmp_path)
     assert (done.code, "does not say what was sent" in done.err) == (2, True)

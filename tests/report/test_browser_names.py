@@ -7,9 +7,10 @@ import pytest
 
 import sawlog.store
 from sawlog.example_data import describe, load_examples
-from sawlog.influence import Scores
+from sawlog.influence import Ranking, Scores
 from sawlog.report import write_report
 from sawlog.report._attribution import ScoredRun
+from sawlog.run_files._blocks import Block, Report
 from tests.report.pages import eventually, show
 
 pytestmark = pytest.mark.skipif(
@@ -104,3 +105,25 @@ def test_what_stopped_a_run_is_shown_as_text(opened, tmp_path):
     write_report([tmp_path / "run"], tmp_path / "page.html")
     page = opened((tmp_path / "page.html").as_uri())
     page.wait_for_selector("text=Its last words: ValueError: <img src=x onerror='window.pwned=1'>")
+
+
+def test_tables_of_notebooks_fit_the_width_of_a_cell(opened, tmp_path):
+    """Names of 200 characters without a blank are broken; nothing is wider than the cell."""
+    from sawlog import logdict
+
+    name = "k" * 200
+    scores = Scores(np.array([name]), np.array([name, "b"]), np.ones((1, 2)))
+    tables = [
+        logdict({name: np.arange(30.0), "w": np.ones(3)}, step={name: np.arange(30)}),
+        logdict({"loss": np.arange(30.0)}, **{name: {"loss": np.arange(30)}}),
+        scores,
+        Ranking(np.array([name, "b"]), np.ones(2)),
+        Report((Block(name, (name,), (4, 9), "right", (2, 2)),), "float32", ((name, name),)),
+    ]
+    cells = "".join(f"<div class=cell>{table._repr_html_()}</div>" for table in tables)
+    page = tmp_path / "page.html"
+    page.write_text(f"<style>.cell {{ width: 900px }}</style><div id=panel>{cells}</div>")
+    widths = opened(page.as_uri()).evaluate(
+        "[...document.querySelectorAll('.cell')].map(each => each.scrollWidth)"
+    )
+    assert widths == [900] * len(tables)

@@ -91,7 +91,7 @@ def score_line() -> str:
     pen = Pen(
         640,
         190,
-        "Positive scores help, negative ones hurt; score / n is the change of the query's loss.",
+        "Positive scores help, negative ones hurt; score / n predicts the query's change of loss.",
     )
     pen.line([(30, 84), (610, 84)], "line", head=False)
     pen.line([(320, 76), (320, 92)], "line", head=False)
@@ -99,11 +99,13 @@ def score_line() -> str:
     pen.line([(320, 84), (560, 84)], "helps")
     pen.line([(320, 84), (120, 84)], "hurts")
     pen.text(600, 36, "positive: the example helps", "bold good", "end")
-    pen.text(600, 58, "without it, the query's loss goes up", "small soft", "end")
+    pen.text(600, 58, "predicted loss without it: higher", "small soft", "end")
     pen.text(40, 36, "negative: the example hurts", "bold bad")
-    pen.text(40, 58, "without it, the query's loss goes down", "small soft")
+    pen.text(40, 58, "predicted loss without it: lower", "small soft")
     pen.box(96, 130, 448, 40)
-    pen.text(320, 155, "loss without the example  ≈  loss now  +  score / n", "", "middle")
+    pen.text(
+        320, 155, "predicted loss without the example = loss now + score / n", "", "middle"
+    )
     return pen.svg()
 
 

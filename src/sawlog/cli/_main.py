@@ -17,6 +17,7 @@ from sawlog._optional import require
 from sawlog._text import printable_lines
 from sawlog.cli._commands import COMMANDS
 from sawlog.cli._exit_codes import BAD, BROKEN_PIPE, INTERRUPTED, OK, report
+from sawlog.cli._usage import plain_numbers, usage_error
 from sawlog.errors import ArgumentError, SawlogError
 
 _DESCRIPTION = """\
@@ -103,10 +104,12 @@ def _parse(args: list[str]) -> Any:
     import tyro
 
     config = (tyro.conf.FlagCreatePairsOff,)
-    with _without_colours(), _printable_output(args):
+    name = f"sawlog {args[0]}" if args and args[0] in COMMANDS else "sawlog"
+    with _without_colours(), _printable_output(args, name):
         if args and args[0] in COMMANDS:
             kind = COMMANDS[args[0]].arguments_class()
-            return tyro.cli(kind, prog=f"sawlog {args[0]}", args=args[1:], config=config)
+            numbers = plain_numbers()
+            return tyro.cli(kind, prog=name, args=args[1:], config=config, registry=numbers)
         # No command: print help with one line for each command.
         brief = {name: _placeholder(command.summary) for name, command in COMMANDS.items()}
         return tyro.extras.subcommand_cli_from_dict(
@@ -138,18 +141,19 @@ def _without_colours() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _printable_output(args: list[str]) -> Iterator[None]:
-    """Escape what tyro prints: its messages quote arguments, among them names of files."""
-    if all(map(str.isprintable, args)):
-        yield
-        return
+def _printable_output(args: list[str], command: str) -> Iterator[None]:
+    """Escape what tyro prints, which quotes arguments; put errors into our own form."""
+    odd = not all(map(str.isprintable, args))
     out, err = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.redirect_stderr(err))
+            if odd:
+                stack.enter_context(contextlib.redirect_stdout(out))
             yield
     finally:
         print(printable_lines(out.getvalue()), end="")
-        print(printable_lines(err.getvalue()), end="", file=sys.stderr)
+        print(printable_lines(usage_error(err.getvalue(), command)), end="", file=sys.stderr)
 
 
 @contextlib.contextmanager

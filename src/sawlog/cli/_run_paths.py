@@ -16,6 +16,17 @@ _FIND = "Hint: sawlog ls FOLDER lists the stores under a folder."
 def given_runs(paths: Iterable[Path]) -> dict[str, Path]:
     """Return the runs at and below these paths, by a name that tells them apart.
 
+    See :func:`named_runs` for the names and the errors.
+    """
+    return named_runs(paths)[1]
+
+
+def named_runs(paths: Iterable[Path]) -> tuple[Path, dict[str, Path]]:
+    """Return the folder that holds runs, and the runs by their path below it.
+
+    It is the folder that was given, or the parent of a run that was given; of several, the deepest
+    folder that holds all of them.
+
     Raises:
         ArgumentError: no path was given.
         StoreNotFoundError: a path does not exist, or has no run.
@@ -34,4 +45,4 @@ def given_runs(paths: Iterable[Path]) -> dict[str, Path]:
             raise StoreNotFoundError(f"There is no run at {path}. {_FIND}")
         found.update(dict.fromkeys(runs))
     root = Path(os.path.commonpath([path if path not in found else path.parent for path in given]))
-    return {path.relative_to(root).as_posix(): path for path in found}
+    return root, {path.relative_to(root).as_posix(): path for path in found}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from sawlog._validate import positive_integer
 from sawlog.cli._arguments import Json, Runs
 from sawlog.cli._exit_codes import OK
 from sawlog.cli._output import CommandOutput, ProgressCallback
-from sawlog.cli._run_paths import given_runs
+from sawlog.cli._run_paths import named_runs
 from sawlog.cli._sync_state import SyncState, default_folder
 from sawlog.errors import ArgumentError, SawlogError
 from sawlog.inspect import run_summary, writer_activity
@@ -48,7 +49,9 @@ _COLUMNS = (
 class Sync:
     """Send the series of stores to a tracker; what was sent before is not sent again.
 
-    Each run becomes a run of the tracker, which later calls continue. What was sent is remembered
+    Each run becomes a run of the tracker, which later calls continue. It is named by its path in
+    the folder that holds the runs, and the project by that folder: "sawlog sync runs" and "sawlog
+    sync runs/seed-0" both send to the project "runs" the run "seed-0". What was sent is remembered
     in --state after each piece, so an interrupted upload sends at most one piece twice. W&B
     writes in a process of its own: if that is killed too, it loses what it had not written yet.
 
@@ -64,7 +67,7 @@ class Sync:
         arg(
             metavar="NAME",
             help="The project of W&B or Trackio, or the experiment of MLflow.",
-            help_behavior_hint="(default: the folder)",
+            help_behavior_hint="(default: the name of the folder that holds the runs)",
         ),
     ] = None
     out: Annotated[
@@ -107,10 +110,10 @@ def run(arguments: Sync, output: CommandOutput) -> int:
     if arguments.to == "tensorboard" and arguments.out is None:
         raise ArgumentError("--to tensorboard needs a folder. Hint: --out FOLDER.")
     _check_where(arguments)
-    runs = list(given_runs(arguments.runs).items())
-    if arguments.project is None:
-        project = arguments.runs[0].absolute().name
-        arguments = dataclasses.replace(arguments, project=project)
+    folder, found_runs = named_runs(arguments.runs)
+    runs = list(found_runs.items())
+    if not arguments.project:
+        arguments = dataclasses.replace(arguments, project=_project(folder))
     jobs = min(arguments.jobs, len(runs))
     with output.progress(f"sending to {arguments.to}") as progress:
         if arguments.follow:
@@ -128,6 +131,11 @@ def run(arguments: Sync, output: CommandOutput) -> int:
     total = count(sum(each.sent for each in found), "entry", "entries")
     output.print(table(_COLUMNS, rows, output.width), "", f"{total} sent to {arguments.to}")
     return OK
+
+
+def _project(folder: Path) -> str:
+    """Return the project of the runs in a folder: they belong together however they are given."""
+    return Path(os.path.abspath(folder)).name or "sawlog"
 
 
 def _check_where(arguments: Sync) -> None:
@@ -329,7 +337,7 @@ def _open_sink(
     arguments: Sync, name: str, config: dict[str, Any], store: str, state: SyncState
 ) -> Sink:
     """Open the run of the tracker, or continue it."""
-    project = arguments.project or "sawlog"
+    project = str(arguments.project)
     if arguments.to == "tensorboard":
         assert arguments.out is not None
         return TensorBoardSink(arguments.out / name, config={} if state.sent else config)

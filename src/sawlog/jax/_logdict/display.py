@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from sawlog._format import count
+from sawlog._format import count, shortened
 from sawlog._html import html_table
 from sawlog._text import printable_name
 from sawlog._trend import sparkline
@@ -19,15 +19,16 @@ from sawlog.jax._logdict.lanes import over_lanes, statistic
 _SHOWN = 3
 _ROWS = 50  # keys in a notebook
 _LANES_SHOWN = 4
-_BLOCKS = 24  # of a trend
+_BLOCKS = 16  # of a trend
 _LONG = 160  # characters of values
+_NAME = 100  # characters of names
 
 
 def describe(parts: list[LogdictPart]) -> str:
     """Return one line per key: its type, its values, its steps."""
     if not parts:
         return "logdict: empty"
-    rows = [(printable_name(p.slot.key), _types(p), _values(p), _steps(p)) for p in parts]
+    rows = [(_name(p.slot.key), _types(p), _values(p), _steps(p)) for p in parts]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = ["logdict:"]
     for row in rows:
@@ -41,10 +42,7 @@ def describe_html(parts: list[LogdictPart]) -> str:
     if not parts:
         return html_table("logdict: empty", (), [])
     head = ("key", "type", "values", "steps", "trend")
-    rows = [
-        (printable_name(p.slot.key), _types(p), _values(p), _steps(p), _trend(p))
-        for p in parts[:_ROWS]
-    ]
+    rows = [(_name(p.slot.key), _types(p), _values(p), _steps(p), _trend(p)) for p in parts[:_ROWS]]
     kept = 5 if any(row[4] for row in rows) else 4
     note = f"and {len(parts) - _ROWS:,} more keys" if len(parts) > _ROWS else ""
     title = f"logdict: {count(len(parts), 'key')}"
@@ -96,6 +94,10 @@ def _collapse(step: Any) -> Any:
     """Return one number if all lanes are at the same step."""
     flat = np.unique(np.asarray(step))
     return flat[0] if flat.size == 1 else step
+
+
+def _name(name: object) -> str:
+    return shortened(printable_name(name), _NAME)
 
 
 def _types(part: LogdictPart) -> str:
@@ -191,7 +193,7 @@ def _short(array: Any) -> str:
 def _steps(part: LogdictPart) -> str:
     texts = []
     for name, array in zip(part.slot.steps, part.steps, strict=True):
-        texts.append(f"{printable_name(name)} {_short(_shared(array, part))}")
+        texts.append(f"{_name(name)} {_short(_shared(array, part))}")
     if part.mask is not None:
         texts.append("some entries may be missing: see logs.mask")
     return "; ".join(texts)

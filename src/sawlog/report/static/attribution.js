@@ -135,7 +135,7 @@ function rankedList(title, rows, kind, part) {
 function predicted(row, trust) {
   if (!trust.predicts) return null;
   const change = row.score / trust.examples;
-  return el("span", { class: "muted" }, `loss ${signed(change)} without it`);
+  return el("span", { class: "muted" }, `predicted without it: loss ${signed(change)}`);
 }
 
 function sharesView(row, layers) {
@@ -171,12 +171,12 @@ function groupsView(part, query, draw) {
     { label: "examples", value: ([, count]) => count, cell: ([, count]) => num(count), right: true },
     { label: "sum of scores", value: ([, , sum]) => sum, cell: ([, , sum]) => signed(sum), right: true },
     { label: "mean", value: ([, count, sum]) => sum / count, cell: ([, count, sum]) => signed(sum / count), right: true },
-    ...(t.predicts ? [{ label: "loss without the group", value: ([, , sum]) => sum, cell: ([, , sum]) => effect(sum), right: true }] : []),
+    ...(t.predicts ? [{ label: "predicted loss without the group", value: ([, , sum]) => sum, cell: ([, , sum]) => effect(sum), right: true }] : []),
   ];
   return el("div", {}, el("h3", {}, "Groups of examples"),
     field("Column", select(names.map((name) => [name, name]), a.column, (value) => { a.column = value; draw(); })),
     dataTable(columns, query.groups[a.column], { caption: `Groups by ${named(a.column)}`, page: 12, sort: [2, true] }),
-    t.predicts ? el("p", { class: "muted" }, "A first-order estimate: what leaving out the whole group would add to the loss of the query. It is rough for large groups.") : null);
+    t.predicts ? el("p", { class: "muted" }, "Predicted to first order, not measured: what leaving out the whole group adds to the loss of the query. It is rough for large groups.") : null);
 }
 
 /** Texts that share rare words with the query, beside those that influence finds. */
@@ -186,6 +186,6 @@ function lexicalView(part, query) {
   const shared = first.filter(([id]) => ours.has(id)).length;
   const items = first.map(([id, score]) => el("li", { class: "ranked" }, el("div", { class: "score" }, el("strong", {}, num(score))), el("div", { class: "what" }, idView(id), ours.has(id) ? el("span", { class: "badge" }, "also among the most helpful") : null, exampleView(ownValue(part.examples, String(id))))));
   return el("details", {}, el("summary", {}, `Texts with the same words (BM25): ${shared} of the first ${first.length} are among the 10 most helpful`),
-    el("p", { class: "muted" }, "A baseline without the model. Influence and similarity differ: what is only here looks like the query, but did not make the model behave so."),
+    el("p", { class: "muted" }, "A baseline without the model. Influence and similarity differ: by these scores, what is only here looks like the query, but is not why the model behaves so."),
     el("ol", { class: "ranking" }, items));
 }

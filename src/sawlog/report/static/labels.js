@@ -31,7 +31,7 @@ function drawLabels(body, part) {
   ];
   const rows = part.rows.map((row, at) => ({ ...row, rank: at + 1 }));
   body.append(el("section", { class: "card" }, el("h2", {}, "Likely label errors"),
-    el("p", {}, `${plural(part.examples, "example")}, ranked by ${about}. No other data explains the first ones: they are rare, hard or mislabelled.`),
+    el("p", {}, `${plural(part.examples, "example")}, ranked by ${about}. The first ones are suspects, no proven errors: rare and hard examples rank high as well.`),
     histogramChart("How many examples have which value", part.histogram, marks, { x: "self-influence" }),
     part.rows.length < part.examples ? el("p", { class: "muted" }, `The first ${num(part.rows.length)} are listed.`) : null,
     dataTable(columns, rows, { caption: "Likely label errors", page: 20, header: 1 })));
