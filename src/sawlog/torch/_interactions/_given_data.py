@@ -15,6 +15,7 @@ import torch
 from sawlog.torch._graph._example_layout import ExampleLayout
 from sawlog.torch._graph._memory import memory_of
 from sawlog.torch._interactions._flow import MOVES, PRODUCTS, Flow, name_of, needed
+from sawlog.torch._interactions._kept_apart import KeptApart
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
 from sawlog.torch._interactions._replacement import ExampleTensor
 from sawlog.torch._interactions._tape import Operation, Ref, Tape, leaves
@@ -33,6 +34,9 @@ _APART = {
 }  # fmt: skip
 """Operations that keep examples apart, besides elementwise ones and those that move values."""
 
+_PICKS = {"index", "masked_select", "nonzero"}
+"""Operations that take the rows where a mask is true."""
+
 _PARTS = {"select", "slice"}
 """Operations that take a part of a tensor, perhaps one of its examples."""
 
@@ -50,7 +54,8 @@ def given_data(
         axis: the axis of the examples in inputs of the model.
 
     Returns:
-        An empty list if nothing that could join them is computed from their values.
+        An empty list if nothing that could join them is computed from their values, or if their
+        values decide in which order examples are in the loss: other ones cannot be compared.
     """
     tape, own = loss.tape, model.memories() - loss.tape.arguments
     open_ = [
@@ -61,7 +66,7 @@ def given_data(
         and external.memory.before is None
     ]
     found = _confirmed(loss, open_, known, batch, axis)
-    if not found or not _are_joined(loss, found, known, axis):
+    if not found or not _are_joined(loss, found, known, batch, axis) or _picks_rows(loss, found):
         return []
     return [ExampleTensor(0, number, ExampleLayout(axis), given=True) for number in sorted(found)]
 
@@ -118,15 +123,16 @@ def _compared(operation: Operation) -> list[Ref]:
 
 
 def _are_joined(
-    loss: TapedLoss, given: set[int], known: Sequence[ExampleTensor], axis: int
+    loss: TapedLoss, given: set[int], known: Sequence[ExampleTensor], batch: int, axis: int
 ) -> bool:
     """Return whether an operation could join rows of the given tensors on the way to the loss.
 
     What is computed from the outputs of watched layers is checked from there on.
     """
-    flow, covered = Flow(loss.tape), Flow(loss.tape)
+    flow, covered, apart = Flow(loss.tape), Flow(loss.tape), KeptApart(loss.tape, batch)
     for number in given:
         flow.add(number)
+        apart.add(number, axis)
     wanted = needed(loss, loss.roots, scales=False)[0]
     waiting = sorted(known, key=lambda each: each.position, reverse=True)
     for place, operation in enumerate(loss.tape.operations[: loss.end]):
@@ -134,10 +140,23 @@ def _are_joined(
             covered.add(waiting.pop().number)
         own = [number for number in operation.reads() if flow.has(number)]
         before_layers = any(not covered.has(number) for number in own)
-        if place in wanted and before_layers and not _keeps_apart(operation, loss.tape, axis):
+        kept = apart.follow(operation, flow, covered) or _keeps_apart(operation, loss.tape, axis)
+        if place in wanted and before_layers and not kept:
             return True
         flow.follow(place, operation)
         covered.follow(place, operation)
+    return False
+
+
+def _picks_rows(loss: TapedLoss, given: set[int]) -> bool:
+    """Return whether the values decide which rows the program picks, by a mask or by a search."""
+    tape, flow = loss.tape, Flow(loss.tape)
+    for number in given:
+        flow.add(number)
+    for place, operation in enumerate(tape.operations[: loss.end]):
+        picks = place in tape.sized and name_of(operation) in _PICKS
+        if flow.follow(place, operation) and picks:
+            return True
     return False
 
 
