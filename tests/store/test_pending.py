@@ -130,3 +130,31 @@ def test_notes_of_an_interrupted_call_are_not_described() -> None:
     again = filled(chunk, entries([6.0], note=4))
     assert chunk.describe(again)["attrs"] == [*wanted, [1, {"note": 4}]]
     assert chunk.tensors(again)["x"].tolist() == [1.0, 2.0, 3.0, 6.0]
+
+
+def test_rows_that_a_caller_changes_afterwards() -> None:
+    """Values and ids of the first call are copies, whatever their dtype."""
+    table = Table((Column("x", np.dtype("f8")),), "int")
+    for dtype in ("f8", "f4"):
+        chunk, call = ChunkBuffer(table), object()
+        values, ids = np.arange(3, dtype=dtype), np.arange(3)
+        chunk.add_rows(call, ids, {"x": values}, 100)
+        values[:], ids[:] = -1, -1
+        chunk.settle(call)
+        tensors = chunk.tensors(chunk.extent(None))
+        assert tensors["x"].tolist() == [0, 1, 2]
+        assert [each.tolist() for name, each in tensors.items() if name != "x"] == [[0, 1, 2]]
+
+
+def test_masks_of_one_buffer_have_the_same_axes() -> None:
+    series = Series(Column("x", np.dtype("f8"), (3, 2)), (Column("step", np.dtype("i8")),))
+    chunk, call = ChunkBuffer(series), object()
+    own = np.array([[True, False, True]] * 2)
+    assert chunk.takes(call, own)
+    chunk.add_entries(call, Entries(np.zeros((2, 3, 2)), {"step": np.arange(2)}, own, {}), 100)
+    assert chunk.takes(call, None)
+    assert chunk.takes(call, own[:1])
+    assert not chunk.takes(call, own[:, 0])
+    assert not chunk.takes(call, own[:, :2])
+    assert not chunk.takes(call, np.ones((2, 3, 2), bool))
+    assert chunk.takes(object(), own[:, 0])  # the other call did not end

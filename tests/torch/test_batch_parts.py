@@ -126,3 +126,11 @@ def test_sums_that_are_not_finite():
 def test_weights_that_were_normalised(weights, how):
     own = torch.tensor(weights, dtype=torch.float64)
     assert _normalised(own, own) == how
+
+
+def test_weights_of_low_precision_that_were_normalised():
+    """Their sum is as far from one as they are rounded."""
+    own = torch.tensor([0.1, 0.3, 0.6]).to(torch.bfloat16)
+    assert abs(float(own.double().sum()) - 1) > 1e-4
+    assert _normalised(own, own.double()) == "sum up to 1"
+    assert _normalised(own.double(), own.double()) == ""

@@ -199,6 +199,7 @@ def test_values_change_if_more_than_a_share_of_what_was_changed():
     assert found(0, 1, 0.15, 2) == []  # the greatest change of an example counts
     assert found(0.5, 1, 0.25, 0) == [1]  # the size of example 2 makes it rounding
     assert found(-2, -1, -0.25, 0) == [1, 2]
+    assert found(30, 1, 0.15, 0) == [1, 2]  # what changed most need not be what was changed
     there = before.clone()
     there[0] = torch.nan
     assert affected(there, there + 1, LABELS, CHOSEN, limits) == [1]

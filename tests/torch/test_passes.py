@@ -100,3 +100,51 @@ def test_weights_that_are_normalised_in_a_later_batch_only(tmp_path):
     with pytest.raises(CaptureError, match="sum up to 1 over the batch"):
         go(run, program, [10, 11, 12])
     run.finalize()
+
+
+def query(run, program, ids):
+    with run(data_id=ids):
+        program.of(program.part(slice(0, len(ids)))).backward()
+    return run.get_log()
+
+
+def test_queries_say_which_weights_they_were_computed_with(tmp_path):
+    program = mlp(size=4)
+    run, _ = start(tmp_path, program)
+    go(run, program)
+    run.finalize()
+    run.eval()
+    one, same = (query(run, program, [0, 1]).source.provenance for _ in range(2))
+    with torch.no_grad():
+        program.model[0].weight.mul_(2)
+    other = query(run, program, [0, 1]).source.provenance
+    assert one[0].weights == same[0].weights
+    assert other[0].weights != one[0].weights
+
+
+@pytest.mark.parametrize("nonfinite", ["error", "skip"])
+def test_queries_that_are_not_finite(tmp_path, nonfinite):
+    """None is left out: there would be another number of rows. Later options are those of later."""
+    program = mlp(size=4)
+    run, _ = start(tmp_path, program, nonfinite=nonfinite)
+    go(run, program)
+    run.finalize()
+    run.eval()
+    good, bad = program.batch[0], program.batch[0].clone()
+    bad[1, 0] = np.nan
+
+    def asked(ids, x):
+        program.batch = (x, program.batch[1])
+        return query(run, program, ids)
+
+    for number in range(2):  # of the same structure, which is proven then
+        asked([f"{number}{i}" for i in range(3)], good)
+    with pytest.raises(CaptureError, match="'b'"):
+        asked(["a", "b", "c"], bad)
+    run.setup(nonfinite="store")
+    run.eval()
+    for number in range(2):
+        asked([f"{number}{i}" for i in range(3)], good)
+    found = asked(["a", "b", "c"], bad)
+    rows = found.gather(["a", "b", "c"]).rows()["3.weight"]
+    assert np.isfinite(rows.reshape(3, -1)).all(1).tolist() == [True, False, True]

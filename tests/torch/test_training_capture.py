@@ -14,6 +14,7 @@ import sawlog.store
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.influence import Logs, training_influence
 from sawlog.torch import TrainingCapture
+from sawlog.torch._training import _training_capture
 from sawlog.torch._training._averaged_gradients import averaging_divisor
 
 
@@ -91,6 +92,14 @@ def test_a_plain_loop(tmp_path):
         want[ids] += 0.125 * sum(each.reshape(4, -1).sum(1) for each in own)
     order = [scores.ids.tolist().index(i) for i in range(8)]
     np.testing.assert_allclose(scores.values[0, order], want, rtol=1e-4, atol=1e-7)
+
+
+def test_gradients_that_processes_average_have_a_smaller_share(tmp_path, monkeypatch):
+    monkeypatch.setattr(_training_capture, "averaging_divisor", lambda model, parameters: 4.0)
+    path, expected = trained(tmp_path, sgd)
+    for (epoch, _), (ids, *_) in expected.items():
+        found = sawlog.store.open(path / f"epoch-{epoch}" / "steps").gather(ids)
+        assert np.asarray(found["share"]).tolist() == [0.0625] * 4
 
 
 def test_positions_that_do_not_count(tmp_path):
