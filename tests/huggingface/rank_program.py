@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from torch.distributed.tensor import DTensor
 from transformers import Trainer
 
 from sawlog.errors import ArgumentError, ProcessLostError
@@ -32,6 +35,22 @@ def adapted():
 def mixed(model, batch):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         return model(**batch).loss
+
+
+class ShardedTrainer(Trainer):
+    """A Trainer with FSDP2 on the CPU, where accelerate uses DDP whatever is asked for."""
+
+    def create_accelerator_and_postprocess(self):
+        super().create_accelerator_and_postprocess()
+        plugin = FullyShardedDataParallelPlugin(
+            fsdp_version=2,
+            auto_wrap_policy="transformer_based_wrap",
+            transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
+            cpu_ram_efficient_loading=False,
+        )
+        shared = {"distributed_type": DistributedType.FSDP, "fsdp_plugin": plugin}
+        AcceleratorState._shared_state.update(shared)
+        self.is_fsdp_enabled = True
 
 
 MANY = 14
@@ -75,6 +94,30 @@ def check(path: Path, name: str) -> None:
         folder = path / "training" / "epoch-0" / "logs" / "whole-float32"
         assert_rows(folder, blocks, range(many), expected, tolerance)
         assert trainer.log_run.statistics.examples == many
+    dist.barrier()
+
+
+def sharded(path: Path) -> None:
+    """FSDP2 while training, and rows of the trained model."""
+    model, items = llama(), texts(7)
+    expected = alone(model, items)
+    trainer = patch_trainer(ShardedTrainer)(
+        log_args=LogArguments("run", root=path),
+        model=model,
+        args=arguments(path, ddp_backend="gloo", per_device_train_batch_size=2, **ACCUMULATED),
+        train_dataset=items,
+        data_collator=padded,
+        callbacks=[SawlogCallback("training", root=path)],
+    )
+    trainer.train()
+    assert all(isinstance(each, DTensor) for each in trainer.model.parameters())
+    trainer.extract_log()
+    dist.barrier()
+    if os.environ["RANK"] == "0":
+        blocks = trainer.log_run._blocks()
+        folder = path / "training" / "epoch-0" / "logs" / "whole-float32"
+        assert_rows(folder, blocks, range(7), expected)
+        assert_rows(trainer.log_run.store_path, blocks, range(7), expected)
     dist.barrier()
 
 

@@ -44,6 +44,14 @@ def test_two_ranks(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.thorough
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_sharded_model(size, tmp_path):
+    codes, said = launch(tmp_path, size, "sharded")
+    assert codes == [0] * size, said
+
+
+@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize(("statistic", "last", "size"), [("kfac", 8, 3), ("ekfac", 16, 2)])
 def test_a_killed_rank(statistic, last, size, tmp_path):
     """The other stops with an error, and any number of processes goes on.

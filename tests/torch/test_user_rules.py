@@ -343,6 +343,21 @@ class LikeRMSNorm(nn.Module):
         return x * (1 + self.weight) if self.kind == "one more" else self.weight * x
 
 
+class Replaced(LikeRMSNorm):
+    """A module whose class creates instances its own way, as that of ``fully_shard`` does."""
+
+    def __new__(cls, *args, **options):
+        self = object.__new__(LikeRMSNorm)
+        self.__init__(*args, **options)
+        return self
+
+
+def test_an_rms_norm_whose_class_was_replaced():
+    module = LikeRMSNorm("plain")
+    module.__class__ = Replaced
+    assert rule_for(module) is not None
+
+
 @pytest.mark.parametrize(
     ("kind", "is_one"),
     {

@@ -7,7 +7,6 @@ times the weight, or times ``1 + weight``.
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 from typing import Any
@@ -67,7 +66,8 @@ def _eps_of(module: nn.Module, size: int) -> float | None:
     generator = torch.Generator().manual_seed(0)
     weight, inputs = torch.randn(2, 4, size, generator=generator, dtype=torch.float64)
     inputs = inputs * torch.tensor([[1.0], [1.0], [1e-3], [1e-3]], dtype=torch.float64)
-    clone = copy.copy(module)  # without its hooks, and with another weight
+    clone = object.__new__(type(module))  # with another weight; fully_shard replaces cls.__new__
+    clone.__dict__.update(vars(module))
     try:
         outputs = [_called(clone, inputs, w) for w in (torch.zeros_like(weight[0]), weight[0])]
     except Exception:  # a forward of any kind, which may need more than this
