@@ -121,6 +121,52 @@ def test_options_of_tap(mode: str, options: dict[str, Any]) -> None:
         np.testing.assert_allclose(np.concatenate(found), np.tile(expected, 2), rtol=1e-6)
 
 
+@pytest.mark.parametrize("around", [lambda f: f, jax.vmap], ids=["alone", "vmap"])
+@pytest.mark.parametrize("options", [{}, {"buffer": 3}, {"reduce": "mean"}], ids=str)
+def test_conditions_that_log_without_jit(options: dict[str, Any], around: Any) -> None:
+    """With `disable_jit`, JAX first tries a condition in Python, and gives up on a tracer."""
+
+    def halve(x):
+        def condition(x):
+            sawlog.log({"x": x})
+            return x > 1
+
+        return lax.while_loop(condition, lambda x: x / 2, x)
+
+    seen: list[float] = []
+    x = np.float32([4]) if around is jax.vmap else np.float32(4)
+    expected = [7 / 3] if options.get("reduce") else [4, 2, 1]
+    with jax.disable_jit():
+        bound = options if "reduce" in options else {"capacity": 9}
+        _, logs = around(sawlog.spool(halve, **bound))(x)
+        around(sawlog.tap(halve, lambda logs: seen.extend(np.ravel(logs["x"])), **options))(x)
+        jax.effects_barrier()
+    values, mask = np.ravel(logs["x"]), np.ravel(logs.mask["x"])
+    np.testing.assert_allclose(values[mask], expected, rtol=1e-6)
+    np.testing.assert_allclose(seen, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"buffer": 2}, {"interval": 2}], ids=str)
+def test_keys_under_a_transfer_guard(options: dict[str, Any]) -> None:
+    """Keys of a callback are on a device, where they are put explicitly."""
+    keys = jax.random.split(jax.random.key(0), 3)
+
+    def loop(keys):
+        return lax.scan(lambda c, key: (sawlog.log({"key": key}), (c, None))[1], 0, keys)[0]
+
+    seen: list = []
+
+    def collect(logs):
+        seen.append(np.reshape(jax.random.key_data(logs["key"]), (-1, 2)))
+
+    jax.block_until_ready(keys)
+    with MODES["transfers"]():
+        sawlog.tap(loop, collect, **options)(keys)
+        jax.effects_barrier()
+    expected = np.asarray(jax.random.key_data(keys))
+    np.testing.assert_array_equal(np.concatenate(seen), expected[:: options.get("interval", 1)])
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_logger(mode: str) -> None:
     from sawlog.loggers import MemoryLogger

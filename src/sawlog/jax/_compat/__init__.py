@@ -90,6 +90,7 @@ from sawlog.jax._compat.operations import slice_sizes as slice_sizes
 from sawlog.jax._compat.operations import transformed_dimensions as transformed_dimensions
 from sawlog.jax._compat.operations import windows as windows
 from sawlog.jax._compat.patches import batch_logs_of_unmapped as batch_logs_of_unmapped
+from sawlog.jax._compat.patches import batch_pvary_of_varying as batch_pvary_of_varying
 from sawlog.jax._compat.patches import forget_kept_effects as forget_kept_effects
 from sawlog.jax._compat.patches import mark_without_tangents as mark_without_tangents
 from sawlog.jax._compat.patches import show_effects_inside as show_effects_inside

@@ -15,12 +15,32 @@ from sawlog.jax._compat.equations import subjaxprs
 from sawlog.jax._compat.loops import Scan
 from sawlog.jax._compat.private import Primitive, closed_call_p, scan_p, while_p
 from sawlog.jax._compat.tracing import trace_flat
+from sawlog.jax._compat.values import varying_axes
 
 
 def wrap_batching(primitive: Primitive, wrap: Callable[[Any], Any]) -> None:
     """Replace the batching rule of a primitive by ``wrap(rule)``."""
     rules = private.batching.fancy_primitive_batchers
     rules[primitive] = wrap(rules[primitive])
+
+
+def batch_pvary_of_varying() -> None:
+    """Let ``vmap`` map a ``pvary`` whose operand varies along its axes already.
+
+    The type of a ``cond`` in ``shard_map`` does not say that its results vary along the axes of the
+    predicate. Where ``vmap`` maps the predicate it does, and JAX would raise an error.
+    """
+
+    def wrap(rule: Any) -> Any:
+        def batch(axis_data: Any, values: Any, dims: Any, *, axes: Any) -> Any:
+            missing = tuple(axis for axis in axes if axis not in varying_axes(values[0]))
+            if not missing:
+                return values[0], dims[0]
+            return rule(axis_data, values, dims, axes=missing)
+
+        return batch
+
+    wrap_batching(private.core.pvary_p, wrap)
 
 
 def batch_logs_of_unmapped(primitive: Primitive, has_logs: Callable[[Any], bool]) -> None:

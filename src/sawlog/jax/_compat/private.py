@@ -57,7 +57,7 @@ USED = {
     callback: "_callback_op_sharding emit_python_callback",
     core: "AbstractValue DebugInfo EvalTrace ShapedArray Tracer eval_context "
     "internal_mutable_array_effect jaxpr_as_fun "
-    "mapped_aval set_current_trace shaped_abstractify trace_ctx trace_state_clean typeof",
+    "mapped_aval pvary_p set_current_trace shaped_abstractify trace_ctx trace_state_clean typeof",
     custom_batching: "custom_vmap_p",
     custom_derivatives: "remat_opt_p",
     distributed: "global_state",
@@ -82,6 +82,7 @@ USED = {
 #: Rules of JAX's own primitives that ``patches.py`` wraps: what, module, table and primitive.
 WRAPPED = (
     ("batching rule of while_loop", batching, "fancy_primitive_batchers", while_p),
+    ("batching rule of pvary", batching, "fancy_primitive_batchers", core.pvary_p),
     ("forward rule of while_loop", ad, "primitive_jvps", while_p),
     ("partial evaluation of while_loop", partial_eval, "custom_partial_eval_rules", while_p),
     ("partial evaluation of while_loop", partial_eval, "partial_eval_jaxpr_custom_rules", while_p),

@@ -262,7 +262,8 @@ class Program:
         open_known()
         values = [leaves[i] for i in dynamic]
         avals = [_compat.typeof(value) for value in values]
-        with self._scope():
+        # With `jax.disable_jit()`, while_loop would first try its condition, which may log.
+        with self._scope(), jax.disable_jit(False):
             closed = _compat.trace_flat(flat, avals, name_of(fun))
         self._calls_back = self._calls_back or libraries.may_raise(closed)
         outs, more = self._evaluate(closed, values, hidden)

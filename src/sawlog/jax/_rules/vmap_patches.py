@@ -174,6 +174,7 @@ def _without_sites(closed: Any) -> Any:
     return Interpreter(DropLogs(SITE_PRIMITIVES)).trace(closed).closed
 
 
+_compat.batch_pvary_of_varying()
 _compat.wrap_batching(cond_p, _batch_cond)
 _compat.wrap_batching(scan_p, _batch_scan)
 _compat.wrap_batching(while_p, _batch_while)

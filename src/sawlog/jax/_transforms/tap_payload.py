@@ -197,8 +197,11 @@ def _select(mask: Any, x: Any, y: Any) -> Any:
 
 
 def wrap_keys(leaf: Any, kind: Any) -> Any:
-    """Convert the data of PRNG keys back to keys."""
-    return leaf if kind is None else jax.random.wrap_key_data(leaf, impl=kind)
+    """Convert the data of PRNG keys back to keys; they are moved to a device explicitly."""
+    if kind is None:
+        return leaf
+    with jax.transfer_guard_host_to_device("allow"):
+        return jax.random.wrap_key_data(leaf, impl=kind)
 
 
 # -- states of collectors -------------------------------------------------------------------------
