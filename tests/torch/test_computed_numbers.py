@@ -21,6 +21,8 @@ WRONG = {
     "a sum of several": hidden(lambda h: h / sum(float(row.detach().norm()) for row in h)),
     "an integer": hidden(lambda h: h * (1 + int(1000 * h.detach().mean().abs()))),
     "by numpy": hidden(lambda h: h / float(h.detach().numpy().std())),
+    "an array": hidden(lambda h: h - torch.from_numpy(h.detach().numpy()[:, :1].mean(0))),
+    "a tensor of an array": hidden(lambda h: h - torch.tensor(h.detach().numpy()[:, :1].std(0))),
     "a count": hidden(lambda h: h / int((h.detach() > 0).sum())),
     "a length": hidden(lambda h: h / len((h.detach() > 0).nonzero())),
     "a size": hidden(lambda h: h / h.detach()[h.detach() > 0].shape[0]),
@@ -30,6 +32,7 @@ WRONG = {
     "of the inputs": lambda m, x, y: kept(m, x, y),
 }  # fmt: skip
 SCHEDULE = itertools.count(1.3, 0.1)
+WINDOW = np.hanning(5)[1:4]
 STEPS = itertools.count(1)
 
 
@@ -80,6 +83,12 @@ RIGHT = {
     )(m(x)),
     "a schedule": lambda m, x, y: (
         lambda h: (h.std().item(), F.cross_entropy(h * torch.tensor(next(SCHEDULE)), y))[1]
+    )(m(x)),
+    "an array of constants": lambda m, x, y: (
+        lambda h: (h.detach().numpy().mean(), F.cross_entropy(h * torch.from_numpy(WINDOW), y))[1]
+    )(m(x)),
+    "an array that is made again": lambda m, x, y: (
+        lambda h: (h.detach().numpy().mean(), F.cross_entropy(h * torch.tensor([1, 0.3, 2]), y))[1]
     )(m(x)),
     "a weight computed before": annealed,
     "an attribute": cooled,

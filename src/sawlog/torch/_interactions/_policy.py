@@ -147,7 +147,7 @@ class InteractionChecks:
                     _check_data(loss, known, model, batch, axis, dtypes)
                 if not alive or leaves_gaps(loss, tensors):
                     check_interactions(loss, tensors, batch, dtypes)
-            self._compare_numbers(structure, numbers_of(loss, tensors))
+            self._compare_numbers(structure, numbers_of(loss, tensors, batch, model))
         except MixedExamplesError:
             self.refused.add(structure)
             raise

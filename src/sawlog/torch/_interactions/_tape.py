@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from sawlog.torch._interactions._frames import Held
+
 _STATISTICS = {"running_mean", "running_var"}  # changed by operations that do not say so
 
 Key = tuple[Any, ...]
@@ -150,8 +152,8 @@ class Tape:
         """The inputs of the model, and outputs of layers that are not watched."""
         self.read: dict[int, float] = {}
         """The Python numbers that were read, by the index of the operation."""
-        self.numbers: list[tuple[int, frozenset[float]]] = []
-        """The numbers that the program had before values were read, with the operations so far."""
+        self.held: list[tuple[int, Held]] = []
+        """What the program held before values were read, and how many operations were before."""
         self.sized: set[int] = set()
         """The indices of operations whose results have sizes that depend on values."""
         self.arrays: list[tuple[int, int]] = []
