@@ -88,11 +88,11 @@ def _earlier(tape: Tape, place: int) -> Iterator[float]:
     They are those before it read any real number, which may be one of its inputs.
     Simple ones are left out, since a count of the batch may be the same.
     """
-    for number in filter(has_many_digits, _held_before(tape, place).numbers):
+    for number in filter(has_many_digits, held_before(tape, place).numbers):
         yield from derived(number)
 
 
-def _held_before(tape: Tape, place: int) -> Held:
+def held_before(tape: Tape, place: int) -> Held:
     """Return what a program held before it read the first real number."""
     arrays = {before for before, _ in tape.arrays}
     for before, held in tape.held:
@@ -109,7 +109,7 @@ class _Made:
 
     def __init__(self, tape: Tape, place: int, batch: int, model: ModelTensors | None) -> None:
         self._tape, self._batch = tape, batch
-        self._others: set[int | None] = {*_held_before(tape, place).memories, *tape.arguments}
+        self._others: set[int | None] = {*held_before(tape, place).memories, *tape.arguments}
         self._others |= set() if model is None else model.memories()
         early = itertools.chain(*(each.reads() for each in tape.operations[:place]))
         self._seen = set(early)
@@ -155,12 +155,12 @@ def refuse_other_numbers(before: Numbers, now: Numbers) -> None:
             where = (f" of {file}:{line}" if file else "") + (f", `{code}`" if code else "")
             raise MixedExamplesError(
                 "A Python number, or an array of numpy, differs from batch to batch: "
-                f"{a:.6g} and {b:.6g} in {name!r}{where}. Values of the examples "
-                "were read before, so it was probably computed from all of them, and then they have no gradients of their own; rows "
-                "of earlier batches of this pass are not right either. Hint: compute it for each "
-                "example by itself, or once before the batches; if it does not depend on the "
-                "batch, as in a schedule, compute it before anything is read, or make it a tensor: "
-                "torch.tensor(number)."
+                f"{a:.6g} and {b:.6g} in {name!r}{where}. Values of the examples were read "
+                "before, so it was probably computed from all of them, and then they have no "
+                "gradients of their own; rows of earlier batches of this pass are not right "
+                "either. Hint: compute it for each example by itself, or once before the batches; "
+                "if it does not depend on the batch, as in a schedule, compute it before anything "
+                "is read, or make it a tensor: torch.tensor(number)."
             )
 
 

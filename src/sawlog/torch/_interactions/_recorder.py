@@ -41,6 +41,8 @@ _NUMBERS = {bool, int, float, complex}
 _SIZED = {"bincount", "masked_select", "nonzero", "unique_consecutive", "unique_dim", "_unique2"}
 _READS = 32
 """Before how many reads it is noted what the program holds."""
+_LARGE = 2**20
+"""How many numbers an array has at most, of which statistics are read."""
 _SHORT = 256
 """How many numbers are followed at most from a tensor to a list, or from a list to a tensor."""
 _LIBRARIES = tuple(
@@ -151,6 +153,17 @@ class Recorder(TorchDispatchMode):
         if number is not None:
             self._note_held(self.tape)
             self.tape.arrays.append((len(self.tape.operations), number))
+            self._read_statistics(tensor)
+
+    def _read_statistics(self, tensor: Tensor) -> None:
+        """Read what a program most often computes from an array, which no operation shows."""
+        stack = torch._C._len_torch_dispatch_stack()
+        if not stack or torch._C._get_dispatch_stack_at(stack - 1) is not self:
+            return
+        if tensor.is_floating_point() and 1 < tensor.numel() <= _LARGE:
+            own = tensor.detach()
+            for each in (own.mean(), own.var(correction=0), own.amax(), own.amin(), own.norm()):
+                each.item()
 
     def _note_held(self, tape: Tape) -> None:
         """Note what the program holds before it reads values."""

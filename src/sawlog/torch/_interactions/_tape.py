@@ -47,13 +47,15 @@ class Scalar:
 
     Args:
         operation: the index of the operation that read the value.
-        of: what the program computed from that value.
+        of: what the program computed from that value, and further ones.
         others: further ones that gave the same number; it is not known which of them it was.
+        more: the indices of the operations that read the further values.
     """
 
     operation: int
-    of: Callable[[float], float]
+    of: Callable[..., float]
     others: tuple[Scalar, ...] = ()
+    more: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(slots=True)
@@ -89,7 +91,8 @@ class Operation:
         """Yield the indices of the operations that read the Python numbers of this one."""
         for each in leaves((self.args, self.kwargs)):
             if isinstance(each, Scalar):
-                yield from (one.operation for one in (each, *each.others))
+                for one in (each, *each.others):
+                    yield from (one.operation, *one.more)
 
     def writes(self) -> Iterator[int]:
         """Yield the numbers of the values among the arguments that the operation changes."""
