@@ -13,23 +13,36 @@ from sawlog.errors import MixedExamplesError
 from tests.torch.interacting_programs import Net, hidden, losses_of
 from tests.torch.programs import Program, assert_alike, logged
 
-WRONG = {
+EARLY = {
     "arithmetic": hidden(lambda h: h * (0.3 * float(h.detach().mean()) + 0.7)),
     "a root": hidden(lambda h: h / (float(h.detach().var()) + 1e-5) ** 0.5),
     "a ratio of two": hidden(lambda h: h * (float(h.detach().max()) / float(h.detach().std()))),
     "a logarithm": hidden(lambda h: h * math.log(2 + float(h.detach().abs().max()))),
     "a sum of several": hidden(lambda h: h / sum(float(row.detach().norm()) for row in h)),
-    "an integer": hidden(lambda h: h * (1 + int(1000 * h.detach().mean().abs()))),
     "by numpy": hidden(lambda h: h / float(h.detach().numpy().std())),
-    "a count": hidden(lambda h: h / int((h.detach() > 0).sum())),
-    "a length": hidden(lambda h: h / len((h.detach() > 0).nonzero())),
-    "a size": hidden(lambda h: h / h.detach()[h.detach() > 0].shape[0]),
     "a balance of terms": lambda m, x, y: (
         lambda one, two: one + two * (one.detach().item() / two.detach().item())
     )(losses_of(m, x, y).mean(), (m(x) ** 2).mean()),
     "of the inputs": lambda m, x, y: kept(m, x, y),
+    "a moving average": lambda m, x, y: F.cross_entropy(
+        m(x, lambda h: h / (0.9 * 1.3 + 0.1 * h.detach().std().item())), y
+    ),
+    "the moving average of an object": lambda m, x, y: F.cross_entropy(m(x, Moving()), y),
+    "a mean of a list": hidden(lambda h: h - sum(h.detach()[:, 0].tolist()) / len(h)),
+    "a root of numpy": hidden(lambda h: h / float(np.sqrt(h.detach().numpy().var() + 1e-5))),
+}  # fmt: skip
+WRONG = {
+    "a sine": hidden(lambda h: h * (2 + math.sin(float(h.detach().mean())))),
+    "constants of many digits": hidden(lambda h: h * (0.31234 * float(h.detach().std()) + 0.7717)),
+    "an integer": hidden(lambda h: h * (1 + int(1000 * h.detach().mean().abs()))),
+    "an array": hidden(lambda h: h - torch.from_numpy(h.detach().numpy()[:, :1].mean(0))),
+    "a tensor of an array": hidden(lambda h: h - torch.tensor(h.detach().numpy()[:, :1].std(0))),
+    "a count": hidden(lambda h: h / int((h.detach() > 0).sum())),
+    "a length": hidden(lambda h: h / len((h.detach() > 0).nonzero())),
+    "a size": hidden(lambda h: h / h.detach()[h.detach() > 0].shape[0]),
 }  # fmt: skip
 SCHEDULE = itertools.count(1.3, 0.1)
+WINDOW = np.hanning(5)[1:4]
 STEPS = itertools.count(1)
 
 
@@ -43,6 +56,17 @@ class Cooling:
 
 
 COOLING = Cooling()
+
+
+class Moving:
+    """Divides by a moving average of the batches."""
+
+    def __init__(self):
+        self.size = 1.2345678
+
+    def __call__(self, h):
+        self.size = 0.99 * self.size + 0.01 * float(h.detach().abs().max())
+        return h / self.size
 
 
 def annealed(m, x, y):
@@ -72,6 +96,12 @@ RIGHT = {
     "looked at": lambda m, x, y: (
         lambda h, each: (h.std().item(), len((h > 0).nonzero()), each.mean())[2]
     )(m(x), losses_of(m, x, y)),
+    "each by its own number": lambda m, x, y: F.cross_entropy(
+        m(x, lambda h: torch.stack([row / (float(row.detach().norm()) + 1e-5) for row in h])), y
+    ),
+    "each by the mean of its own list": lambda m, x, y: F.cross_entropy(
+        m(x, lambda h: torch.stack([row - sum(row.tolist()) / len(row) for row in h])), y
+    ),
     "constants": lambda m, x, y: (
         lambda h: (h.std().item(), F.cross_entropy(0.7 * h / 3, y))[1]
     )(m(x)),
@@ -80,6 +110,12 @@ RIGHT = {
     )(m(x)),
     "a schedule": lambda m, x, y: (
         lambda h: (h.std().item(), F.cross_entropy(h * torch.tensor(next(SCHEDULE)), y))[1]
+    )(m(x)),
+    "an array of constants": lambda m, x, y: (
+        lambda h: (h.detach().numpy().mean(), F.cross_entropy(h * torch.from_numpy(WINDOW), y))[1]
+    )(m(x)),
+    "an array that is made again": lambda m, x, y: (
+        lambda h: (h.detach().numpy().mean(), F.cross_entropy(h * torch.tensor([1, 0.3, 2]), y))[1]
     )(m(x)),
     "a weight computed before": annealed,
     "an attribute": cooled,
@@ -100,6 +136,15 @@ def go(run, model, loss, batches, first=0):
     for number, (x, y) in enumerate(batches, first):
         with run(data_id=np.arange(6) + 6 * number):
             loss(model, x, y).backward()
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_a_short_formula_of_numbers_that_were_read_is_refused_at_once(tmp_path, name):
+    run, _, model, batches = start(tmp_path)
+    with pytest.raises(MixedExamplesError, match="leaves no gradient") as error:
+        go(run, model, EARLY[name], batches[:1])
+    assert "Hint:" in str(error.value)
+    run.finalize()
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -16,6 +16,7 @@ from sawlog.torch._graph._example_layout import ExampleLayout
 from sawlog.torch._interactions._before_layers import before_layers
 from sawlog.torch._interactions._check import check_interactions
 from sawlog.torch._interactions._differentiable import leaves_gaps
+from sawlog.torch._interactions._explained import explain_numbers
 from sawlog.torch._interactions._fixed_rows import with_fixed_rows
 from sawlog.torch._interactions._given_data import given_data
 from sawlog.torch._interactions._lists import reporting_lists
@@ -137,6 +138,7 @@ class InteractionChecks:
         try:
             if recorder.tape is None:
                 raise NotRepeatable(recorder.problem)
+            explain_numbers(recorder.tape)
             loss = taped_loss(recorder.tape, losses, terms)
             known = example_tensors(loss.tape, outputs)
             tensors = with_fixed_rows(loss.tape, known)
@@ -147,7 +149,7 @@ class InteractionChecks:
                     _check_data(loss, known, model, batch, axis, dtypes)
                 if not alive or leaves_gaps(loss, tensors):
                     check_interactions(loss, tensors, batch, dtypes)
-            self._compare_numbers(structure, numbers_of(loss, tensors))
+            self._compare_numbers(structure, numbers_of(loss, tensors, batch, model))
         except MixedExamplesError:
             self.refused.add(structure)
             raise

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sawlog.torch._interactions._frames import numbers_in_frames
+from sawlog.torch._interactions._frames import held_in_frames
 from sawlog.torch._interactions._lists import elements
 from sawlog.torch._interactions._scalars import Integers, Scalars
 from sawlog.torch._interactions._tape import (
@@ -40,7 +40,9 @@ _PLAIN = torch.Tensor.__torch_dispatch__
 _NUMBERS = {bool, int, float, complex}
 _SIZED = {"bincount", "masked_select", "nonzero", "unique_consecutive", "unique_dim", "_unique2"}
 _READS = 32
-"""Before how many reads the numbers of the program are noted."""
+"""Before how many reads it is noted what the program holds."""
+_LARGE = 2**20
+"""How many numbers an array has at most, of which statistics are read."""
 _SHORT = 256
 """How many numbers are followed at most from a tensor to a list, or from a list to a tensor."""
 _LIBRARIES = tuple(
@@ -81,7 +83,7 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         operation: Operation | None = None
         if func is _READ:
-            self._note_numbers(self.tape)
+            self._note_held(self.tape)
         try:
             if func is not _DETACH:  # the same memory; arguments say whether they need gradients
                 operation = self._begun(self.tape, func, args, kwargs)
@@ -149,13 +151,24 @@ class Recorder(TorchDispatchMode):
             return
         number = self.tape.known(tensor)
         if number is not None:
-            self._note_numbers(self.tape)
+            self._note_held(self.tape)
             self.tape.arrays.append((len(self.tape.operations), number))
+            self._read_statistics(tensor)
 
-    def _note_numbers(self, tape: Tape) -> None:
-        """Note the numbers that the program has before it reads values."""
-        if len(tape.numbers) < _READS:
-            tape.numbers.append((len(tape.operations), numbers_in_frames()))
+    def _read_statistics(self, tensor: Tensor) -> None:
+        """Read what a program most often computes from an array, which no operation shows."""
+        stack = torch._C._len_torch_dispatch_stack()
+        if not stack or torch._C._get_dispatch_stack_at(stack - 1) is not self:
+            return
+        if tensor.is_floating_point() and 1 < tensor.numel() <= _LARGE:
+            own = tensor.detach()
+            for each in (own.mean(), own.var(correction=0), own.amax(), own.amin(), own.norm()):
+                each.item()
+
+    def _note_held(self, tape: Tape) -> None:
+        """Note what the program holds before it reads values."""
+        if len(tape.held) < _READS:
+            tape.held.append((len(tape.operations), held_in_frames()))
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -254,7 +267,7 @@ class Recorder(TorchDispatchMode):
         real = any(each.is_floating_point() for each in given)
         operation.decides = real and not all(each.is_floating_point() for each in outputs)
         if _has_size_by_values(operation.call, given):
-            self._note_numbers(tape)
+            self._note_held(tape)
             tape.sized.add(len(tape.operations))
         operation.outputs = tuple(tape.add_output(each) for each in outputs)
         tape.operations.append(operation)

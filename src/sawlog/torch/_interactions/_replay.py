@@ -102,7 +102,10 @@ class TapeReplay:
             found = self._value(value.number)
             return found.detach() if found.requires_grad and not value.grad else found
         if isinstance(value, Scalar):
-            every = {one.of(self._scalars[one.operation]) for one in (value, *value.others)}
+            every = {
+                one.of(*(self._scalars[place] for place in (one.operation, *one.more)))
+                for one in (value, *value.others)
+            }
             if len(every) > 1:
                 raise NotRepeatable("a number that was read twice")
             return every.pop()

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from sawlog.torch._interactions._frames import Held
+
 _STATISTICS = {"running_mean", "running_var"}  # changed by operations that do not say so
 
 Key = tuple[Any, ...]
@@ -45,13 +47,15 @@ class Scalar:
 
     Args:
         operation: the index of the operation that read the value.
-        of: what the program computed from that value.
+        of: what the program computed from that value, and further ones.
         others: further ones that gave the same number; it is not known which of them it was.
+        more: the indices of the operations that read the further values.
     """
 
     operation: int
-    of: Callable[[float], float]
+    of: Callable[..., float]
     others: tuple[Scalar, ...] = ()
+    more: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(slots=True)
@@ -87,7 +91,8 @@ class Operation:
         """Yield the indices of the operations that read the Python numbers of this one."""
         for each in leaves((self.args, self.kwargs)):
             if isinstance(each, Scalar):
-                yield from (one.operation for one in (each, *each.others))
+                for one in (each, *each.others):
+                    yield from (one.operation, *one.more)
 
     def writes(self) -> Iterator[int]:
         """Yield the numbers of the values among the arguments that the operation changes."""
@@ -150,8 +155,8 @@ class Tape:
         """The inputs of the model, and outputs of layers that are not watched."""
         self.read: dict[int, float] = {}
         """The Python numbers that were read, by the index of the operation."""
-        self.numbers: list[tuple[int, frozenset[float]]] = []
-        """The numbers that the program had before values were read, with the operations so far."""
+        self.held: list[tuple[int, Held]] = []
+        """What the program held before values were read, and how many operations were before."""
         self.sized: set[int] = set()
         """The indices of operations whose results have sizes that depend on values."""
         self.arrays: list[tuple[int, int]] = []
