@@ -218,7 +218,9 @@ def test_attribution_and_its_controls(root, opened, tmp_path):
     assert page.inner_text("#panel .ranking code.id >> nth=0") == str(best)
     change = float(scores.values[0].max()) / 60
     told = page.inner_text("#panel .ranking .score .muted >> nth=0")
-    assert float(told.split()[1]) == pytest.approx(change, rel=1e-3)
+    assert float(told.removeprefix("predicted without it: loss ")) == pytest.approx(
+        change, rel=1e-3
+    )
     assert "not validated" in page.inner_text(".trust")
     assert page.locator("#panel summary:has-text('folded')").count() > 0
     page.get_by_label("Fold near-duplicates").uncheck()

@@ -127,3 +127,31 @@ def test_tables_of_notebooks_fit_the_width_of_a_cell(opened, tmp_path):
         "[...document.querySelectorAll('.cell')].map(each => each.scrollWidth)"
     )
     assert widths == [900] * len(tables)
+
+
+def test_very_long_names_are_cut_in_the_middle(opened, tmp_path):
+    """They do not fill the page; searching finds all of a name, and data is whole."""
+    name, text = "a" * 2000 + "middle" + "z" * 2000, "column" * 100
+    for run in ("one", "two"):
+        with sawlog.store.create(tmp_path / run, meta={"config": {name: run}}) as writer:
+            writer.extend({name: np.arange(3.0), "loss": np.arange(3.0)}, step=np.arange(3))
+    describe(tmp_path / "one", {name: {"column": text}})
+    scores = Scores(np.array(["q"]), np.array([name]), np.array([[2.0]]))
+    scored = ScoredRun("names", scores, load_examples(tmp_path / "one"))
+    write_report([tmp_path], tmp_path / "page.html", scores=[scored])
+    page = opened((tmp_path / "page.html").as_uri(), width=390)
+    page.wait_for_selector("#panel h2:has-text('Comparison')")
+    cut = "a" * 100 + "…" + "z" * 59
+    assert page.inner_text("#panel").count(cut) == 3  # a column, a setting, a series
+    assert page.evaluate("document.documentElement.scrollHeight") < 3000
+    show(page, "curves")
+    page.wait_for_selector("#panel .main-svg")
+    assert cut in page.locator("#panel figcaption > span").all_text_contents()
+    assert page.evaluate("document.documentElement.scrollHeight") < 3000
+    page.get_by_label("Names").fill("middle")
+    eventually(page, lambda: page.locator("#panel figcaption > span").all_text_contents(), [cut])
+    show(page, "attribution")
+    row = page.locator("#panel .ranking li")
+    assert row.locator("code.id").text_content() == cut
+    assert row.locator("code.id").get_attribute("title") == name
+    assert text in row.inner_text()

@@ -58,7 +58,7 @@ def _add(registry: Any, kind: Callable[[str], Any], metavar: str, problem: str) 
 
 
 def usage_error(box: str, command: str) -> str:
-    """Return tyro's box about wrong arguments as a line about the error, and a hint.
+    r"""Return tyro's box about wrong arguments as a line about the error, and a hint.
 
     Text that is no such box is returned as it is.
 

@@ -13,8 +13,17 @@ function shown(text) {
   });
 }
 
+const LONG_NAME = 160; // letters; longer names are cut in the middle, or they would fill the page
+
 /** A name or an id, on one line; in quotes if it is empty, or has blanks at an end. */
 function named(text) {
+  const letters = [...quoted(text)];
+  if (letters.length <= LONG_NAME) return letters.join("");
+  return `${letters.slice(0, LONG_NAME - 60).join("")}…${letters.slice(-59).join("")}`;
+}
+
+/** The same, but never cut: for data. */
+function quoted(text) {
   const line = shown(text).replaceAll("\n", "\\n").replaceAll("\t", "\\t");
   return line.trim() === line && line ? line : `"${line}"`;
 }
@@ -32,7 +41,8 @@ const ownValue = (object, key) => (Object.hasOwn(object, key) ? object[key] : un
 /** An id; a short one stays on one line, where a narrow table would break it between any two characters. */
 function idView(id) {
   const text = named(id);
-  return el("code", { class: text.length > 12 ? "id" : "id one-line" }, text);
+  const whole = quoted(id);
+  return el("code", { class: text.length > 12 ? "id" : "id one-line", title: whole === text ? null : whole }, text);
 }
 
 /** Create an element: el("p", {class: "muted", onclick: f}, "text", child). */

@@ -25,7 +25,7 @@ function fieldsView(fields) {
 
 function fieldText(value) {
   if (value === null) return "none";
-  return typeof value === "object" ? JSON.stringify(value) : typeof value === "number" ? num(value) : named(value);
+  return typeof value === "object" ? JSON.stringify(value) : typeof value === "number" ? num(value) : quoted(value);
 }
 
 function shadedTokens(tokens, scores) {
