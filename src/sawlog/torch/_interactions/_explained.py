@@ -8,6 +8,7 @@ replay computes it again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -63,7 +64,9 @@ def explain_numbers(tape: Tape) -> None:
         if count:
             before = reads[:count]
             given = operation.args, operation.kwargs
-            operation.args, operation.kwargs = mapped(given, lambda x, b=before: explained(x, b))
+            operation.args, operation.kwargs = mapped(
+                given, functools.partial(explained, before=before)
+            )
 
 
 def _search(
