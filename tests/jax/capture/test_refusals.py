@@ -97,15 +97,6 @@ MIXED = {
         ),
         RANK,
     ),
-    "written to other places than they came from": (
-        lambda p, x: (
-            jnp.zeros((4, 3))
-            .at[sorted_rows(x)[1]]
-            .set(output(p, x)[sorted_rows(x)[0]])
-            .sum(1)
-        ),
-        "scatter",
-    ),
     "positions of sorted rows": (
         lambda p, x: (output(p, x)[sorted_rows(x)[0]] * jnp.arange(4)[:, None])[
             sorted_rows(x)[1]
