@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sawlog import store
-from sawlog.capture._label_sampling import LabelSampling
+from sawlog.capture._label_sampling import LabelSampling, check_no_rows, samples_labels
 from sawlog.capture._metrics import RunMetrics
 from sawlog.capture._nonfinite import LIMITS, NonFiniteRows, rows_at_or_above, rows_to_store
 from sawlog.capture._resume import check_same_setup
@@ -240,3 +240,14 @@ def test_other_shapes_are_not_broadcast(shapes):
     sums.add("k", np.ones(shapes[0]), 1)
     with pytest.raises(CaptureError, match="two batches"):
         sums.add("k", np.ones(shapes[1]), 1)
+
+
+def test_labels_are_drawn_for_curvature_alone():
+    for statistic in ("kfac", "ekfac"):
+        true = read(None, fisher="true", statistic=[statistic], save=[])
+        assert samples_labels(true)
+        assert not samples_labels(true.without_statistic(save=None))
+        assert not samples_labels(read(None, statistic=[statistic], save=[]))
+        check_no_rows(true)
+    with pytest.raises(ArgumentError, match="one pass cannot do both"):
+        check_no_rows(read(None, fisher="true", statistic=["kfac"], save=["grad"]))

@@ -1,5 +1,6 @@
 """What commands do, piece by piece: what is sent and remembered, compared, and meant."""
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
@@ -130,6 +131,27 @@ def test_what_is_sent_while_a_run_goes_on_is_added_up(tmp_path, monkeypatch):
     runs = [("a", Path("a")), ("b", Path("b"))]
     found = _sync._sync_all(arguments(tmp_path, follow=True), runs)
     assert list(map(dataclasses.astuple, found)) == [("a", 5, 7), ("b", 5, 0)]
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_progress_needs_a_total(tmp_path, monkeypatch, follow):
+    """Nobody knows how much a run that goes on will log."""
+    make_run(tmp_path / "run")
+    seen = []
+
+    def all_(arguments, runs, progress=None):
+        seen.append(progress)
+        return []
+
+    @contextlib.contextmanager
+    def shown(what):
+        yield lambda done, total: None
+
+    monkeypatch.setattr(_sync, "_sync_all", all_)
+    output = SimpleNamespace(progress=shown, print_json=lambda found: None)
+    given = arguments(tmp_path / "run", json=True, follow=follow)
+    assert _sync.run(given, output) == 0
+    assert [each is None for each in seen] == [follow]
 
 
 def test_tensorboard_gets_the_settings_once(tmp_path, monkeypatch):
