@@ -146,6 +146,23 @@ def test_conditions_that_log_without_jit(options: dict[str, Any], around: Any) -
     np.testing.assert_allclose(seen, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("options", [{}, {"buffer": 2}, {"reduce": "last"}], ids=str)
+@pytest.mark.parametrize("size", [(), (2,)], ids=["one", "two"])
+def test_lanes_with_keys_without_jit(size: tuple[int, ...], options: dict[str, Any]) -> None:
+    """Without a compiled program a callback gets keys as such."""
+    key = jax.random.key(0)
+    keys = jax.random.split(key, size) if size else key
+    seen: list = []
+
+    def collect(logs):
+        seen.append(np.ravel(jax.random.key_data(logs["key"])))
+
+    with jax.disable_jit():
+        jax.vmap(sawlog.tap(lambda x: sawlog.log({"key": keys}), collect, **options))(XS)
+        jax.effects_barrier()
+    np.testing.assert_array_equal(seen, [np.ravel(jax.random.key_data(keys))] * len(XS))
+
+
 @pytest.mark.parametrize("options", [{}, {"buffer": 2}, {"interval": 2}], ids=str)
 def test_keys_under_a_transfer_guard(options: dict[str, Any]) -> None:
     """Keys of a callback are on a device, where they are put explicitly."""

@@ -32,6 +32,7 @@ from sawlog.jax._transforms.tap_host import (
     Receiver,
     deliver_by_number,
     registered,
+    to_host,
 )
 from sawlog.jax._transforms.tap_payload import (
     EntriesPayload,
@@ -112,7 +113,7 @@ def _run(
     if receiver is None:
         deliver_by_number(call, arrays)
     else:
-        receiver.deliver(call, arrays)
+        receiver.deliver(call, [to_host(array) for array in arrays])
     return []
 
 

@@ -104,7 +104,7 @@ def registered(receiver: Receiver) -> Iterator[Any]:
 def deliver_by_number(payload: Payload, arrays: Sequence[Any]) -> None:
     """Deliver a host call to the receivers that its number operand names, one for each lane."""
     masked = payload.has_mask
-    own = [_key_data(array) for array in arrays]
+    own = [to_host(array) for array in arrays]
     numbers = own.pop(-2 if masked else -1)
     one = payload.without_lanes(numbers.ndim)
     for lane in np.ndindex(numbers.shape):
@@ -112,7 +112,7 @@ def deliver_by_number(payload: Payload, arrays: Sequence[Any]) -> None:
             receivers.find(numbers[lane]).deliver(one, [array[lane] for array in own])
 
 
-def _key_data(array: Any) -> np.ndarray:
+def to_host(array: Any) -> np.ndarray:
     """Return a host array; without a compiled program, PRNG keys arrive as such."""
     kind = _compat.key_kind(array)
     return np.asarray(array if kind is None else jax.random.key_data(array))
