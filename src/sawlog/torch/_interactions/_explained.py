@@ -8,6 +8,7 @@ replay computes it again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -63,7 +64,8 @@ def explain_numbers(tape: Tape) -> None:
         if count:
             before = reads[:count]
             given = operation.args, operation.kwargs
-            operation.args, operation.kwargs = mapped(given, lambda x, b=before: explained(x, b))
+            change = functools.partial(explained, before=before)
+            operation.args, operation.kwargs = mapped(given, change)
 
 
 def _search(
@@ -78,12 +80,12 @@ def _search(
                 places = (scalar.operation, *scalar.more)
                 found = outer(scalar.of(*(values[place] for place in places)))
                 if abs(found - number) <= 4 * _ROUNDING * abs(number):
-                    return Scalar(
-                        scalar.operation,
-                        lambda *x, f=outer, g=scalar.of: f(g(*x)),
-                        more=scalar.more,
-                    )
+                    return Scalar(scalar.operation, _after(outer, scalar.of), more=scalar.more)
     return None
+
+
+def _after(outer: _Formula, inner: _Formula) -> _Formula:
+    return lambda *values: outer(inner(*values))
 
 
 def _inner(
@@ -133,7 +135,7 @@ def _pairs(a: float, b: float) -> Iterator[tuple[_Formula, float]]:
 
 
 def _short(value: float, rounding: float) -> float:
-    """Return a decimal of three digits that a number is, up to rounding; 0 if there is none."""
+    """Return the decimal of three digits near a number, if rounding explains the rest; else 0."""
     if not math.isfinite(value) or not 1e-13 < abs(value) < 1e13:
         return 0.0
     found = float(f"{value:.2e}")
