@@ -32,7 +32,9 @@ class ChangeLimits:
         floating = {each for each in dtypes if each.is_floating_point}
         if floating - {torch.float32, torch.float64}:
             return cls(0.05, 0.01) if alike else cls(0.1, 0.05)
-        return cls(1e-4, 1e-11) if floating <= {torch.float64} else cls(2e-3, 2e-5)
+        if floating <= {torch.float64}:
+            return cls(1e-7, 1e-11) if alike else cls(1e-4, 1e-11)
+        return cls(2e-3, 2e-5)
 
 
 def by_example(values: Tensor, labels: Tensor, batch: int) -> Tensor:
