@@ -331,6 +331,7 @@ def nan_loss(params, batch):
         ({"step": lambda s, b, w: s}, "`step`; got both"),
         ({"optimizer": None}, r"`loss` needs an `optimizer`.*Hint: optimizer=optax.adam"),
         ({"optimizer": 3}, "`optimizer` must be an optax optimizer"),
+        ({"optimizer": optax.polyak_sgd()}, r"needs more than gradients: .*value.*Hint: .*`step`"),
         ({"epochs": None}, "`batch_size` and `epochs`, or by `batches`"),
         ({"batch_size": 13}, "`batch_size` is 13, but there are only 12 examples"),
         ({"loss": programs.dropped}, "`loss` takes a key.*Hint: metric="),
