@@ -117,7 +117,14 @@ class StateLayout:
 
 def check_precision(state: Any, what: str = "state") -> None:
     """Refuse arrays whose precision cannot hold derivatives of a long run."""
-    for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
+    leaves = jax.tree_util.tree_flatten_with_path(state)[0]
+    if what != "optimizer state" and 0 not in {_kind(leaf) for _, leaf in leaves}:
+        raise ArgumentError(
+            f"The {what} that `init` returns must contain arrays of real numbers, which training "
+            f"changes; got {[str(getattr(leaf, 'dtype', type(leaf))) for _, leaf in leaves][:5]}. "
+            "Hint: keep parameters in float32."
+        )
+    for path, leaf in leaves:
         if _kind(leaf) != 0:
             continue
         name = f"{what}{jax.tree_util.keystr(path)}"
