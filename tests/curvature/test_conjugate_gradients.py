@@ -101,6 +101,26 @@ def test_a_good_preconditioner_needs_fewer_products():
     assert calls["gn"] < calls["diagonal"] < calls["none"]
 
 
+def test_a_neumann_series_needs_more_products():
+    """Both are preconditioned alike, and stop at the same residual: of the dense matrix."""
+    calls, damping = [], 1e-3
+
+    def counted(rows):
+        calls.append(0)
+        return product(rows)
+
+    own = ConjugateGradients(counted, SHAPES, DIAGONAL, tolerance=1e-3)
+    solved = flat(own.solve_all(ROWS, damping))
+    dense, rows = MATRIX + damping * np.eye(10), flat(ROWS)
+    np.testing.assert_allclose(solved, np.linalg.solve(dense, rows.T).T, rtol=0.02, atol=1)
+    scale = 1 / (np.diag(MATRIX) + damping)
+    scale = scale / np.linalg.eigvalsh(np.sqrt(scale)[:, None] * dense * np.sqrt(scale)).max()
+    series, terms = np.zeros_like(rows), 0
+    while np.linalg.norm(rows - series @ dense, axis=1).max() > own.residual * 10:
+        series, terms = series + scale * (rows - series @ dense), terms + 1
+    assert terms > 5 * len(calls)
+
+
 def test_the_default_damping_is_that_of_the_whole_matrix():
     own = ConjugateGradients(product, SHAPES, count=14)
     joint = Curvature("gn", {}, Joint(MATRIX, SHAPES), 14)

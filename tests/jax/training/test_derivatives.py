@@ -29,9 +29,7 @@ def scored(case, order=ORDER, weights=WEIGHTS, **options):
     return through_training(
         programs.data(),
         programs.data(2, seed=1),
-        batches=order,
-        subset=weights[None],
-        **{**QUIET, **case.options, **options},
+        **{"batches": order, "subset": weights[None], **QUIET, **case.options, **options},
     )
 
 

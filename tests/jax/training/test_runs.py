@@ -301,6 +301,54 @@ def test_a_rough_run_is_told_in_words():
     assert rough.about["roughness"] > 0.1
 
 
+def rounded_away(grads, params):
+    """Parameters in half precision, stored as float32: small steps do not change them."""
+    moved = jax.tree.map(lambda p, g: (p - 1e-6 * g).astype(jnp.bfloat16), params, grads)
+    return jax.tree.map(lambda p: p.astype(jnp.float32), moved)
+
+
+def half_hidden_step(state, batch, weights):
+    """The momentum is stored in integers, through which no derivative passes."""
+    slopes = jax.grad(lambda p: programs.weighted(programs.loss(p, batch), weights))(state["p"])
+    m = jax.tree.map(lambda m, g: 0.95 * m.astype(jnp.float32) / 999 + g, state["m"], slopes)
+    params = jax.tree.map(lambda p, m: p - 3e-4 * m, state["p"], m)
+    return {"p": params, "m": jax.tree.map(lambda m: jnp.round(m * 999).astype(jnp.int16), m)}
+
+
+def half_hidden(key):
+    params = programs.init(key)
+    return {"p": params, "m": jax.tree.map(lambda a: jnp.zeros(a.shape, jnp.int16), params)}
+
+
+HALF_HIDDEN = {
+    "step": half_hidden_step,
+    "init": half_hidden,
+    "metric": lambda state, batch: programs.loss(state["p"], batch),
+    **dict.fromkeys(("loss", "optimizer")),
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": rounded_away, "subset": None}, r"Training is rough.*cosine 0\.00"),
+        ({**HALF_HIDDEN, "subset": None, "epochs": 15}, r"times the predicted one. Do not trust"),
+    ],
+    ids=["rounded", "integer momentum"],
+)
+def test_a_state_that_hides_what_examples_change_is_told(options, message):
+    with pytest.warns(RoughTrainingWarning, match=message):
+        scored(runs=1, check=True, **options)
+
+
+def test_a_state_without_real_numbers_is_refused():
+    def init(key):
+        return jax.tree.map(lambda a: a.astype(jnp.int32), programs.init(key))
+
+    with pytest.raises(ArgumentError, match=r"must contain arrays of real numbers.*int32"):
+        scored(init=init)
+
+
 def test_an_optimizer_that_uses_only_signs_is_refused():
     def signs(grads, params):
         return jax.tree.map(lambda p, g: p - 0.1 * jnp.sign(g), params, grads)
@@ -331,6 +379,7 @@ def nan_loss(params, batch):
         ({"step": lambda s, b, w: s}, "`step`; got both"),
         ({"optimizer": None}, r"`loss` needs an `optimizer`.*Hint: optimizer=optax.adam"),
         ({"optimizer": 3}, "`optimizer` must be an optax optimizer"),
+        ({"optimizer": optax.polyak_sgd()}, r"needs more than gradients: .*value.*Hint: .*`step`"),
         ({"epochs": None}, "`batch_size` and `epochs`, or by `batches`"),
         ({"batch_size": 13}, "`batch_size` is 13, but there are only 12 examples"),
         ({"loss": programs.dropped}, "`loss` takes a key.*Hint: metric="),

@@ -191,6 +191,6 @@ def through_training(
 def _trust(runner: Runner, first: RunScores, runs: int) -> dict[str, Any]:
     """Measure how rough the first run is; warn if it is the only one."""
     found = roughness.agreement(runner, first, 1 if len(first.values) >= 8 else 3, runner.seed)
-    if runs == 1 and found.cosine < roughness.TRUSTED:
+    if runs == 1 and not found.trusted:
         warnings.warn(found.sentence(), RoughTrainingWarning, stacklevel=3)
     return {"roughness": 1 - found.cosine, "trust": found.sentence()}

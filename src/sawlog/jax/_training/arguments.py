@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -15,8 +15,9 @@ from sawlog.errors import ArgumentError
 from sawlog.jax._training.program import TrainingProgram, from_loss, from_step, takes_key
 from sawlog.jax._training.replay import Replay
 from sawlog.jax._training.run_bank import contents, digest
-from sawlog.jax._training.run_data import Epochs, Order, UserBatches, run_keys
+from sawlog.jax._training.run_data import Epochs, Order, UserBatches, run_keys, subset_weights
 from sawlog.jax._training.runner import Runner
+from sawlog.jax._training.states import ChangedNumber
 
 
 def runner_of(
@@ -43,11 +44,17 @@ def runner_of(
     """Return what finishes one run after another, for the arguments of ``through_training``."""
     _validate.one_of("loop", loop, ("scan", "python"))
     count, seed = rows_of("data", data), _validate.integer("seed", seed, 0)
+    order = order_of(batch_size, epochs, batches, count)
     program = program_of(loss, optimizer, step, init, run_keys(seed, 0)[0])
+    if program.layout.has_numbers:
+        weights = subset_weights(subset, count, 0, seed)
+        width = order(run_keys(seed, 0)[1], weights).shape[1]
+        batch = jax.tree.map(lambda x: jnp.asarray(np.resize(x, (width, *np.shape(x)[1:]))), data)
+        program = _with_numbers(program, (loss, optimizer, step, init), batch, seed)
     return Runner(
         program,
         Replay(program, data, by_hand=loop == "python"),
-        order_of(batch_size, epochs, batches, count),
+        order,
         subset,
         seed,
         count,
@@ -67,7 +74,29 @@ def _memory(memory: Any, spill: Any) -> Any:
     return memory if memory in ("sqrt", "log") else _validate.byte_size("memory", memory)
 
 
-def program_of(loss: Any, optimizer: Any, step: Any, init: Any, key: Any) -> TrainingProgram:
+def _with_numbers(
+    program: TrainingProgram, given: tuple[Any, Any, Any, Any], batch: Any, seed: int
+) -> TrainingProgram:
+    """Return a program in which the Python numbers that steps change are arrays of the state."""
+    key, _, step_key = run_keys(seed, 0)
+    weights = jnp.ones(len(jax.tree.leaves(batch)[0]))
+    changing: set[int] = set()
+    while True:
+        try:
+            arrays = program.start(key)
+            own = weights.astype(arrays[0][0].dtype)
+            jax.eval_shape(program.advance, arrays, batch, own, step_key)
+            return program
+        except ChangedNumber as error:
+            if error.place in changing:
+                raise
+            changing.add(error.place)
+            program = program_of(*given, key, changing)
+
+
+def program_of(
+    loss: Any, optimizer: Any, step: Any, init: Any, key: Any, changing: Collection[int] = ()
+) -> TrainingProgram:
     """Return the program that ``loss`` and ``optimizer``, or ``step``, describe."""
     _validate.function("init", init)
     if (loss is None) == (step is None):
@@ -78,10 +107,10 @@ def program_of(loss: Any, optimizer: Any, step: Any, init: Any, key: Any) -> Tra
     if step is not None:
         if optimizer is not None:
             raise ArgumentError("`optimizer` is for `loss`; `step` applies its own updates.")
-        return from_step(_validate.function("step", step), init, key)
+        return from_step(_validate.function("step", step), init, key, changing)
     if optimizer is None:
         raise ArgumentError("`loss` needs an `optimizer`. Hint: optimizer=optax.adam(1e-3).")
-    return from_loss(_validate.function("loss", loss), optimizer, init, key)
+    return from_loss(_validate.function("loss", loss), optimizer, init, key, changing)
 
 
 def metric_of(metric: Any, loss: Any, queries: Any) -> Callable[..., Any]:

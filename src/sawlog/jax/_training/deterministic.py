@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 
 from sawlog.errors import ReplayError
+from sawlog.jax._compat import subjaxprs
 from sawlog.jax._training.states import Arrays, StateLayout
 
 _HINT = (
     "Hint: a step may only depend on its arguments: draw random numbers from `key`, and use no "
-    "Python state, clock or callback inside of it. On GPUs, set XLA_FLAGS="
+    "numpy.random, Python state, clock or callback inside of it. On GPUs, set XLA_FLAGS="
     "--xla_gpu_deterministic_ops=true."
 )
 
@@ -40,6 +44,36 @@ def check_final(given: Any, found: Arrays, layout: StateLayout) -> None:
         "give the same batch order, seed and subset=None. A Python loop around a jitted step and a "
         'scan differ in the last bits: loop="python" calls `step` as your program does.'
     )
+
+
+def check_traced(function: Callable[..., Any], args: tuple[Any, ...], what: str) -> None:
+    """Raise if a function is another program each time that it is traced.
+
+    Random numbers of numpy and counters of Python are constants of a traced program. Training, its
+    replay and its derivative are traced one by one, and would be three different programs.
+    """
+    one, other = (jax.make_jaxpr(lambda *own: function(*own))(*args) for _ in range(2))
+    if _same_programs(one, other):
+        return
+    flat = jax.tree.leaves(args)
+    found: list[Arrays] = [(jaxpr_as_fun(each)(*flat), []) for each in (one, other)]
+    if not bool(equal(*found)):
+        raise ReplayError(f"{what} is another program each time that JAX traces it. {_HINT}")
+
+
+def _same_programs(one: Any, other: Any) -> bool:
+    texts = {re.sub("0x[0-9a-f]+", "", str(each)) for each in (one, other)}
+    consts = zip(constants(one), constants(other), strict=False)
+    return len(texts) == 1 and all(a is b or bool(_same_bits(a, b)) for a, b in consts)
+
+
+def constants(jaxpr: Any) -> list[Any]:
+    """Return the constants of a program and of the programs inside."""
+    found = list(getattr(jaxpr, "consts", ()))
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        for inner in subjaxprs(eqn.params):
+            found += constants(inner)
+    return found
 
 
 @jax.jit

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -68,11 +68,19 @@ def takes_key(function: Callable[..., Any], without: int) -> bool:
     return len([p for p in parameters if p.kind in positional]) > without
 
 
-def from_step(step: Callable[..., Any], init: Callable[[Any], Any], key: Any) -> TrainingProgram:
-    """Build a program from ``step(state, batch, weights[, key]) -> state``."""
+def from_step(
+    step: Callable[..., Any],
+    init: Callable[[Any], Any],
+    key: Any,
+    changing: Collection[int] = (),
+) -> TrainingProgram:
+    """Build a program from ``step(state, batch, weights[, key]) -> state``.
+
+    ``changing`` has the places of Python numbers in the state that steps change.
+    """
     state = init(key)
     check_precision(state)
-    layout = StateLayout.of(state)
+    layout = StateLayout.of(state, changing)
     keyed = takes_key(step, 3)
 
     def advance(arrays: Arrays, batch: Any, weights: Any, step_key: Any) -> Arrays:
@@ -83,9 +91,16 @@ def from_step(step: Callable[..., Any], init: Callable[[Any], Any], key: Any) ->
 
 
 def from_loss(
-    loss: Callable[..., Any], optimizer: Any, init: Callable[[Any], Any], key: Any
+    loss: Callable[..., Any],
+    optimizer: Any,
+    init: Callable[[Any], Any],
+    key: Any,
+    changing: Collection[int] = (),
 ) -> TrainingProgram:
-    """Build a program from ``loss(params, batch[, key]) -> [B]`` and an optimizer."""
+    """Build a program from ``loss(params, batch[, key]) -> [B]`` and an optimizer.
+
+    ``changing`` has the places of Python numbers in the state that steps change.
+    """
     begin_optimizer, update = _optimizer(optimizer)
 
     def begin(own_key: Any) -> Any:
@@ -97,7 +112,7 @@ def from_loss(
     state = begin(key)
     check_precision(state[0], "params")
     check_precision(state[1], "optimizer state")
-    layout, own = StateLayout.of(state), StateLayout.of(state[0])
+    layout, own = StateLayout.of(state, changing), StateLayout.of(state[0])
     keyed = takes_key(loss, 2)
 
     def total(trained: list[Any], weights: Any, rest: list[Any], batch: Any, step_key: Any) -> Any:
@@ -221,7 +236,16 @@ def _optimizer(optimizer: Any) -> tuple[Callable[[Any], Any], Callable[..., Any]
         )
 
     def update(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
-        updates, state = rule(grads, state, params)
+        try:
+            updates, state = rule(grads, state, params)
+        except TypeError as error:
+            if "required keyword-only argument" not in str(error):
+                raise
+            raise ArgumentError(
+                f"`optimizer` needs more than gradients: {error}. Hint: describe training by "
+                "`step`, which computes what it needs. A line search, as that of optax.lbfgs, is a "
+                "loop of unknown length, which has no derivative."
+            ) from error
         return jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates), state
 
     return begin, update

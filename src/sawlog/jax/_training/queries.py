@@ -32,8 +32,14 @@ class Queries:
         self._program, self._metric = program, metric
         # XLA maps derivatives of convolutions wrongly over a sharded axis.
         self.queries = jax.tree.map(lambda x: unsharded(jnp.asarray(x)), queries)
-        self.values = jax.jit(self._all)
-        shape = jax.eval_shape(self._all, last, self.queries).shape
+        self.values = jax.jit(self.compute)
+        found = jax.eval_shape(self.compute, last, self.queries)
+        shape = found.shape
+        if not jnp.issubdtype(found.dtype, jnp.floating):
+            raise ArgumentError(
+                f"`metric` must return real numbers that have derivatives; got {found.dtype}. "
+                "Hint: a loss or a margin in place of a count or a comparison."
+            )
         if self.queries is None:
             if len(shape) != 1:
                 raise ArgumentError(
@@ -50,7 +56,8 @@ class Queries:
                 )
         self._slopes = jax.jit(self._cotangents)
 
-    def _all(self, arrays: Arrays, queries: Any) -> Any:
+    def compute(self, arrays: Arrays, queries: Any) -> Any:
+        """Return the metric of each query at the end of a run."""
         model = self._program.model(self._program.layout.join(arrays))
         return self._metric(model) if queries is None else self._metric(model, queries)
 
@@ -62,7 +69,7 @@ class Queries:
         def one(inexact: list[Any], row: Any) -> Any:
             arrays = (inexact, last[1])
             if queries is None:
-                return self._all(arrays, None)[row]
-            return self._all(arrays, jax.tree.map(lambda x: x[row][None], queries))[0]
+                return self.compute(arrays, None)[row]
+            return self.compute(arrays, jax.tree.map(lambda x: x[row][None], queries))[0]
 
         return jax.vmap(jax.grad(with_stops_followed(one)), in_axes=(None, 0))(last[0], rows)

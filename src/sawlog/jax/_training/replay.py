@@ -96,7 +96,8 @@ class Replay:
         for step in range(begin, begin + length):
             before.append(arrays)
             batch, own = self.batch(data, inputs[1], inputs[0][step])
-            arrays = self._advance(arrays, batch, own, inputs[2][step])
+            given = jax.tree.map(jnp.copy, arrays)  # a jitted step may donate its arguments
+            arrays = self._advance(given, batch, own, inputs[2][step])
         return arrays, jax.tree.map(lambda *leaves: jnp.stack(leaves), *before)
 
     def train(

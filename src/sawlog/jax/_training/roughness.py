@@ -13,6 +13,8 @@ import numpy as np
 
 #: Below this agreement a single run is not trusted.
 TRUSTED = 0.9
+#: By which factor the sizes of changes may differ from those predicted.
+ALIKE = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,14 +32,36 @@ class Agreement:
     @property
     def cosine(self) -> float:
         """The cosine of predicted and measured changes: 1 if derivatives hold over the step."""
-        norms = np.linalg.norm(self.predicted) * np.linalg.norm(self.measured)
-        if norms == 0:
-            return 1.0
-        return float(np.sum(self.predicted * self.measured) / norms)
+        predicted, measured = self._sizes
+        if not predicted * measured:
+            return float(predicted == measured)
+        return float(np.sum(self.predicted * self.measured) / predicted / measured)
+
+    @property
+    def _sizes(self) -> tuple[float, float]:
+        return float(np.linalg.norm(self.predicted)), float(np.linalg.norm(self.measured))
+
+    @property
+    def size(self) -> float:
+        """The size of measured changes, relative to that of predicted ones."""
+        predicted, measured = self._sizes
+        return measured / predicted if predicted else float(measured > 0) or 1.0
+
+    @property
+    def trusted(self) -> bool:
+        """Whether a single run predicts the direction of changes, and roughly their size."""
+        return self.cosine >= TRUSTED and 1 / ALIKE <= self.size <= ALIKE
 
     def sentence(self) -> str:
         """Say in words whether a single run can be trusted."""
         cosine = self.cosine
+        if cosine >= TRUSTED and not self.trusted:
+            return (
+                f"Derivatives of one run predict the direction of a change of its data, but its "
+                f"size is {self.size:.2g} times the predicted one. Do not trust the scores of a "
+                "single run. Hint: a state that is rounded in each step, as an integer or in half "
+                "precision, hides a part of what examples change; keep it in float32."
+            )
         if cosine >= TRUSTED:
             return (
                 f"Derivatives of one run predict a change of its data that is as large as one "

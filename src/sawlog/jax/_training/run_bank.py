@@ -17,7 +17,7 @@ import numpy as np
 from sawlog import store
 from sawlog.errors import ArgumentError
 from sawlog.influence._averages._average import Average, average
-from sawlog.jax._compat import subjaxprs
+from sawlog.jax._training.deterministic import constants
 from sawlog.jax._training.replay import PARTS
 from sawlog.jax._training.runner import RunScores
 from sawlog.store._writing._shared_work import WAIT, SharedWork
@@ -185,15 +185,7 @@ def digest(*trees: Any) -> str:
 
 def contents(jaxpr: Any) -> list[Any]:
     """Return a program as its text and its constants, also those of the programs inside."""
-    return [str(jaxpr), *_constants(jaxpr)]
-
-
-def _constants(jaxpr: Any) -> list[Any]:
-    found = list(getattr(jaxpr, "consts", ()))
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        for inner in subjaxprs(eqn.params):
-            found += _constants(inner)
-    return found
+    return [str(jaxpr), *constants(jaxpr)]
 
 
 def _plain(leaf: Any) -> Any:

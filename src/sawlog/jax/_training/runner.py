@@ -15,7 +15,7 @@ from sawlog.errors import ArgumentError
 from sawlog.jax._training import step_checks
 from sawlog.jax._training.checkpoints import Checkpoints, InFolder, InMemory
 from sawlog.jax._training.curvature import EndInfluence
-from sawlog.jax._training.deterministic import check_final
+from sawlog.jax._training.deterministic import check_final, check_traced
 from sawlog.jax._training.program import TrainingProgram
 from sawlog.jax._training.queries import Queries
 from sawlog.jax._training.replay import Recording, Replay, RunInputs
@@ -173,12 +173,20 @@ class Runner:
         """Look once how steps are differentiated, and at the first run with weights of 0."""
         if not self._looked:
             self._looked = True
+            self._check_traced(start, inputs, last)
             if step_checks.needs_reverse(self.replay, [start, last], inputs):
                 self.replay.reverse()
         if not self._absent:
             self._absent = step_checks.check_absent(
                 self.replay, start, inputs, plan, last, self._metrics
             )
+
+    def _check_traced(self, start: Arrays, inputs: RunInputs, last: Arrays) -> None:
+        batch, weights = self.replay.batch(self.replay.data, inputs.weights, inputs.order[0])
+        step = start, batch, weights, inputs.keys[0]
+        check_traced(self.program.advance, step, "A step")
+        asked = self._asked(last)
+        check_traced(asked.compute, (last, asked.queries), "`metric`")
 
     def _metrics(self, last: Arrays) -> np.ndarray:
         asked = self._asked(last)

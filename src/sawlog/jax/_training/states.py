@@ -1,11 +1,13 @@
 """The state of a training run as two lists of arrays: those with derivatives, and the others.
 
 Leaves that are not arrays, such as the activation functions of an equinox module, are kept aside.
+A Python number that steps change, as the counter of a ``TrainState``, is an array.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -15,6 +17,17 @@ import numpy as np
 from sawlog.errors import ArgumentError
 
 Arrays = tuple[list[Any], list[Any]]  # with a derivative; without one
+
+
+class ChangedNumber(ArgumentError):
+    """A Python number of the state changed. ``place`` is that of the leaf."""
+
+    def __init__(self, name: str, place: int) -> None:
+        super().__init__(
+            f"state{name} is a Python number that is not the same in all steps and runs. Hint: "
+            "let `init` return an array, such as jnp.zeros((), int)."
+        )
+        self.place = place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +47,13 @@ class StateLayout:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, state: Any) -> StateLayout:
-        """Read the layout of a state."""
+    def of(cls, state: Any, changing: Collection[int] = ()) -> StateLayout:
+        """Read the layout of a state; ``changing`` has the places of numbers that steps change."""
         paths, tree = jax.tree_util.tree_flatten_with_path(state)
-        kinds = tuple(_kind(leaf) for _, leaf in paths)
+        kinds = tuple(
+            _number_kind(leaf) if place in changing else _kind(leaf)
+            for place, (_, leaf) in enumerate(paths)
+        )
         static = tuple(leaf for (_, leaf), kind in zip(paths, kinds, strict=True) if kind is None)
         names = tuple(jax.tree_util.keystr(path) for path, _ in paths)
         return cls(tree, kinds, static, names)
@@ -51,10 +67,31 @@ class StateLayout:
                 "return a state of the same structure from every step."
             )
         pairs = list(zip(leaves, self.kinds, strict=True))
+        self._check_static(leaves)
         return (
             [jnp.asarray(leaf) for leaf, kind in pairs if kind == 0],
             [_as_array(leaf) for leaf, kind in pairs if kind == 1],
         )
+
+    def _check_static(self, leaves: list[Any]) -> None:
+        static = iter(self.static)
+        for place, (leaf, kind) in enumerate(zip(leaves, self.kinds, strict=True)):
+            if kind is not None:
+                continue
+            old = next(static)
+            if leaf is old or not _has_changed(old, leaf):
+                continue
+            if isinstance(old, _NUMBERS):
+                raise ChangedNumber(self.names[place], place)
+            raise ArgumentError(
+                f"A step changed state{self.names[place]} from {old!r:.80} to {leaf!r:.80}. Only "
+                "arrays and numbers may change. Hint: let `init` return an array."
+            )
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether there are Python numbers, which steps might change."""
+        return any(isinstance(leaf, _NUMBERS) for leaf in self.static)
 
     def join(self, arrays: Arrays) -> Any:
         """Return the state with these arrays."""
@@ -80,7 +117,14 @@ class StateLayout:
 
 def check_precision(state: Any, what: str = "state") -> None:
     """Refuse arrays whose precision cannot hold derivatives of a long run."""
-    for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
+    leaves = jax.tree_util.tree_flatten_with_path(state)[0]
+    if what != "optimizer state" and 0 not in {_kind(leaf) for _, leaf in leaves}:
+        raise ArgumentError(
+            f"The {what} that `init` returns must contain arrays of real numbers, which training "
+            f"changes; got {[str(getattr(leaf, 'dtype', type(leaf))) for _, leaf in leaves][:5]}. "
+            "Hint: keep parameters in float32."
+        )
+    for path, leaf in leaves:
         if _kind(leaf) != 0:
             continue
         name = f"{what}{jax.tree_util.keystr(path)}"
@@ -96,6 +140,21 @@ def check_precision(state: Any, what: str = "state") -> None:
                 "parameters and optimizer state in float32, and cast inside of the loss to "
                 "compute in half precision; optax: mu_dtype=jnp.float32."
             )
+
+
+_NUMBERS = (bool, int, float)
+
+
+def _number_kind(leaf: Any) -> int:
+    return 0 if isinstance(leaf, float) or _kind(leaf) == 0 else 1
+
+
+def _has_changed(old: Any, new: Any) -> bool:
+    """Return whether a leaf that is not an array became an array, another number or text."""
+    if isinstance(new, (jax.Array, np.ndarray, np.generic)):
+        return True
+    plain = (*_NUMBERS, complex, str, bytes)
+    return isinstance(new, plain) and new == new and (type(new) is not type(old) or new != old)
 
 
 def _kind(leaf: Any) -> int | None:
