@@ -30,7 +30,7 @@ def plain_numbers() -> Any:
     import tyro
 
     registry = tyro.constructors.ConstructorRegistry()
-    _add(registry, int, "INT", "is not a whole number, such as 10.")
+    _add(registry, int, "INT", "is not an integer, such as 10.")
     _add(registry, float, "FLOAT", "is not a number, such as 10, 0.1 or 1e-3.")
     return registry
 
