@@ -25,8 +25,8 @@ LAYERS = (
     ("curvature", "example_data", "run_files", "sinks"),
     ("factored", "store"),
     ("records",),
-    ("_array_device", "_figures", "_progress"),
-    ("_csv", "_format", "_html", "_rich", "_table", "_validate"),
+    ("_array_device", "_figures", "_html", "_progress"),
+    ("_csv", "_format", "_rich", "_table", "_validate"),
     (
         "_arrays",
         "_atomic",

@@ -19,6 +19,9 @@ from collections.abc import Iterable, Iterator
 
 from sawlog._text import guarded
 
+Error = csv.Error
+
+_MOST = 1 << 30  # characters of a cell; texts can be longer than csv's default
 _SPECIAL = re.compile('[",\r\n]|^\\s|\\s$|^$')
 
 
@@ -40,6 +43,16 @@ def line(cells: Iterable[str]) -> str:
 def read_rows(lines: Iterable[str]) -> Iterator[list[str]]:
     """Read rows from an open file or other iterable of lines; open files with ``newline=""``."""
     return csv.reader(lines)
+
+
+def read_table(lines: Iterable[str], delimiter: str = ",") -> csv.DictReader[str]:
+    """Read rows as dicts by the names of the header; their cells may be long texts.
+
+    >>> list(read_table(["a,b\\n", "1,2\\n"]))
+    [{'a': '1', 'b': '2'}]
+    """
+    csv.field_size_limit(max(_MOST, csv.field_size_limit()))  # that of the whole program
+    return csv.DictReader(lines, delimiter=delimiter)
 
 
 def read_row(text: str) -> list[str]:

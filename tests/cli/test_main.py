@@ -46,10 +46,10 @@ def test_version(sawlog_):
 @pytest.mark.parametrize(
     ("args", "error"),
     [
-        (("tail", "x", "-n", "many"), "-n/--lines: 'many' is not a whole number, such as 10."),
-        (("tail", "x", "--lines", "1.5"), "-n/--lines: '1.5' is not a whole number, such as 10."),
-        (("view", "--port", "web"), "--port: 'web' is not a whole number, such as 10."),
-        (("report", "x", "--points", "1e3"), "--points: '1e3' is not a whole number, such as 10."),
+        (("tail", "x", "-n", "many"), "-n/--lines: 'many' is not an integer, such as 10."),
+        (("tail", "x", "--lines", "1.5"), "-n/--lines: '1.5' is not an integer, such as 10."),
+        (("view", "--port", "web"), "--port: 'web' is not an integer, such as 10."),
+        (("report", "x", "--points", "1e3"), "--points: '1e3' is not an integer, such as 10."),
         (
             ("attribute", "x", "y", "--damping", "small"),
             "--damping: 'small' is not a number, such as 10, 0.1 or 1e-3.",

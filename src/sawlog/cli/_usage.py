@@ -30,7 +30,7 @@ def plain_numbers() -> Any:
     import tyro
 
     registry = tyro.constructors.ConstructorRegistry()
-    _add(registry, int, "INT", "is not a whole number, such as 10.")
+    _add(registry, int, "INT", "is not an integer, such as 10.")
     _add(registry, float, "FLOAT", "is not a number, such as 10, 0.1 or 1e-3.")
     return registry
 
@@ -60,7 +60,7 @@ def _add(registry: Any, kind: Callable[[str], Any], metavar: str, problem: str) 
 def usage_error(box: str, command: str) -> str:
     r"""Return tyro's box about wrong arguments as a line about the error, and a hint.
 
-    Text that is no such box is returned as it is.
+    Any other text is returned as it is.
 
     >>> box = "╭─ Value error ─╮\n│ Error parsing -n: 'x' is not a │\n│ number. │\n╰──╯\n"
     >>> print(usage_error(box, "sawlog tail"), end="")

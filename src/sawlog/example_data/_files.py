@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import codecs
-import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from sawlog import _csv
 from sawlog._optional import require
 from sawlog.errors import ArgumentError
 
 JSON_LINES, SHEETS = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv")
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
-_MOST = 1 << 30  # characters of a CSV field; texts can be longer than csv's default
 
 
 def rows_of_file(path: Path) -> Iterator[tuple[Any, Any]]:
@@ -78,16 +77,15 @@ def _of_json(path: Path, lines: Iterable[str]) -> Iterator[tuple[Any, Any]]:
 
 
 def _of_csv(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple[Any, Any]]:
-    csv.field_size_limit(max(_MOST, csv.field_size_limit()))  # that of the whole program
-    rows = csv.DictReader(lines, delimiter=delimiter)
+    rows = _csv.read_table(lines, delimiter)
     try:
         _check_header(rows.fieldnames or [], delimiter)
         for row in rows:
             extra = row.pop(None, None)
             if extra:
-                raise csv.Error(f"a row has {len(extra)} more fields than the header")
+                raise _csv.Error(f"a row has {len(extra)} more fields than the header")
             yield None, {name: _number(value or "") for name, value in row.items()}
-    except csv.Error as error:
+    except _csv.Error as error:
         raise ArgumentError(f"{path}, line {rows.line_num}, is not CSV: {error}.") from None
 
 
@@ -95,10 +93,10 @@ def _check_header(names: Sequence[str], delimiter: str) -> None:
     """Refuse columns of one name, and a header with other separators: ids would not be found."""
     twice = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
     if twice:
-        raise csv.Error(f"several columns have the name {twice[0]!r}. Hint: rename them")
+        raise _csv.Error(f"several columns have the name {twice[0]!r}. Hint: rename them")
     other = next((each for each in ";\t," if each != delimiter and each in "".join(names)), None)
     if len(names) == 1 and other:
-        raise csv.Error(
+        raise _csv.Error(
             f"the header has one column, {names[0]!r}. Hint: separate columns by {delimiter!r}"
         )
 

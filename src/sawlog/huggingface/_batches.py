@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from sawlog._arrays import to_numpy
 from sawlog.capture import data_ids
 from sawlog.errors import ArgumentError
 from sawlog.huggingface._content_ids import ByContent, batch_hashes, numbered, row_hash
@@ -146,7 +147,7 @@ class ExampleIds:
                 "be that of Trainer.get_train_dataloader, over the dataset it was created with."
             )
         own = batch.pop(IDS)
-        own = own.cpu().numpy() if isinstance(own, torch.Tensor) else np.asarray(own)
+        own = to_numpy(own)
         if self.streams:
             own = decoded_ids(own) if own.dtype == np.uint8 else own
             return (

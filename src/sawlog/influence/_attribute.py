@@ -68,41 +68,41 @@ def attribute(
     left out of training. A positive score means that the example helps.
 
     Args:
-        train: The path of a store of rows, a reader, a :class:`Logs`, or a dict of arrays.
-        queries: The same, logged with the same layers and compression.
-        ensemble: Further runs, as pairs ``(train, queries)`` or as runs whose last queries are
+        train: the path of a store of rows, a reader, a :class:`Logs`, or a dict of arrays.
+        queries: the same, logged with the same layers and compression.
+        ensemble: further runs, as pairs ``(train, queries)`` or as runs whose last queries are
             used: the same examples and queries, logged with models of other seeds or of random
             parts of the data. The result is the mean over all runs, with standard errors.
-        curvature: One of :data:`sawlog.curvature.KINDS`: ``"identity"``, ``"diagonal"``,
+        curvature: one of :data:`sawlog.curvature.KINDS`: ``"identity"``, ``"diagonal"``,
             ``"fisher"``, ``"kfac"``, ``"ekfac"``, ``"shampoo"``. It is fitted to ``train`` and
             saved with the run. Or a fitted :class:`sawlog.curvature.Curvature`.
-        damping: A number; ``Relative(share)`` of the mean eigenvalue of each layer;
+        damping: a number; ``Relative(share)`` of the mean eigenvalue of each layer;
             ``Typical(share)`` of the eigenvalue that gradients typically meet; or a dict of numbers
             by layer, such as that of :func:`sawlog.curvature.choose_damping`. The default, None, is
             a :class:`sawlog.curvature.Sampled` that suits the kind of curvature.
-        second_moments: The second moments of an optimizer such as Adam, as arrays by layer in the
+        second_moments: the second moments of an optimizer such as Adam, as arrays by layer in the
             layout of gradients (:func:`sawlog.torch.second_moments`). Gradients are divided by
             their roots before anything else, as the optimizer does. Needs whole gradients, and a
             curvature that is fitted to rows: ``"fisher"``, ``"diagonal"``, ``"shampoo"`` or
             ``"identity"``.
-        mix: The share of the queries' own curvature in the curvature, or
+        mix: the share of the queries' own curvature in the curvature, or
             :class:`Components`: what all queries have in common gets less weight.
         mode: ``"dot"``; ``"cosine"``, divided by the norms of both under the inverse of the damped
             curvature; or ``"l2"``, minus the squared distance under it.
-        top_k: Keep only the best ``top_k`` scores of each query; None keeps all.
-        sign: Which scores are best: ``"positive"``, ``"negative"`` or ``"absolute"``.
-        per_layer: Whether to return the scores of each layer as well.
-        names: The layers to use; all by default.
-        budget: Approximate bytes of memory to use besides the result; each worker of an executor
+        top_k: keep only the best ``top_k`` scores of each query; None keeps all.
+        sign: which scores are best: ``"positive"``, ``"negative"`` or ``"absolute"``.
+        per_layer: whether to return the scores of each layer as well.
+        names: the layers to use; all by default.
+        budget: approximate bytes of memory to use besides the result; each worker of an executor
             uses as many. Queries that do not fit are scored in batches.
-        executor: What computes parts in parallel, also on other machines that share the disk: a
+        executor: what computes parts in parallel, also on other machines that share the disk: a
             ``concurrent.futures.Executor``, a ``dask.distributed.Client``, the module ``ray``, a
             ``multiprocessing.Pool``, or a :class:`sawlog.torch.RankExecutor`. Its workers score
             files, and add up files to fit the curvature.
-        checkpoint: A folder for finished parts. A second call with the same queries, logs and
+        checkpoint: a folder for finished parts. A second call with the same queries, logs and
             options resumes from it; any other call starts from scratch.
-        progress: Whether to show a progress bar.
-        device: Where products are computed: ``"numpy"``, a torch device or its name such as
+        progress: whether to show a progress bar.
+        device: where products are computed: ``"numpy"``, a torch device or its name such as
             ``"cuda:0"``, or one of ``jax.devices()``. By default the accelerator that holds the
             queries, if they are arrays on one; otherwise numpy, with one thread per core. ``"cpu"``
             uses torch on the CPU.
@@ -112,7 +112,7 @@ def attribute(
             ``"keep"`` keeps such scores and ranks them last.
 
     Raises:
-        ArgumentError: An option is invalid, layers do not match, a required statistic is missing
+        ArgumentError: an option is invalid, layers do not match, a required statistic is missing
             (says which stage to run), or scores are not finite.
         WeightsMismatchError: Examples, queries or curvature come from different weights.
     """

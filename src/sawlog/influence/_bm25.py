@@ -91,14 +91,14 @@ def bm25(
     what the model learned from. Rare words count more, and long texts less.
 
     Args:
-        train: The texts by id, or a sequence of texts, whose ids are indices.
-        queries: The same for queries.
-        k1: How much a repeated word adds; 0 counts each word once.
-        b: How much the length of a text matters, from 0 to 1.
-        words: A function from a text to its words.
+        train: the texts by id, or a sequence of texts, whose ids are indices.
+        queries: the same for queries.
+        k1: how much a repeated word adds; 0 counts each word once.
+        b: how much the length of a text matters, from 0 to 1.
+        words: a function from a text to its words.
 
     Raises:
-        ArgumentError: There are no texts, or an option is not valid.
+        ArgumentError: there are no texts, or an option is not valid.
 
     >>> bm25(["a red cat", "a blue dog"], {"q": "red hat"}).top(1)["q"][0][0]
     0

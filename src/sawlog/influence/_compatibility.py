@@ -26,7 +26,7 @@ def check_together(
     """Check that queries can be compared with examples.
 
     Args:
-        logs, asked: Examples and queries.
+        logs, asked: examples and queries.
         weights: ``"any"`` compares rows of different weights of the model.
 
     Returns:
@@ -34,7 +34,7 @@ def check_together(
 
     Raises:
         ArgumentError: Layers, shapes or projections differ.
-        WeightsMismatchError: The weights of the model differ.
+        WeightsMismatchError: the weights of the model differ.
     """
     for missing, who in (
         ([name for name in logs.layers if name not in asked.layers], "queries"),

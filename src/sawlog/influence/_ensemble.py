@@ -21,9 +21,9 @@ def ensemble(
     much the scores would differ for other runs.
 
     Args:
-        several: Scores of all examples.
-        weights: One factor for each; by default ``1 / len(several)``.
-        keep: Whether to keep the scores of each run as :attr:`Scores.members`, so that sums over
+        several: scores of all examples.
+        weights: one factor for each; by default ``1 / len(several)``.
+        keep: whether to keep the scores of each run as :attr:`Scores.members`, so that sums over
             groups have standard errors, too.
 
     Raises:

@@ -37,15 +37,15 @@ def curvature_for(
     A curvature that was saved with the run is reused unless its rows or statistics have changed.
 
     Args:
-        logs: The rows.
-        curvature: One of :data:`sawlog.curvature.KINDS`, or a fitted curvature.
-        budget: Approximate bytes of memory to use besides the result.
-        device: Where sums over rows are computed.
-        weights: As for :func:`attribute`.
-        executor: As for :func:`attribute`; its workers add up the rows of files in parallel.
+        logs: the rows.
+        curvature: one of :data:`sawlog.curvature.KINDS`, or a fitted curvature.
+        budget: approximate bytes of memory to use besides the result.
+        device: where sums over rows are computed.
+        weights: as for :func:`attribute`.
+        executor: as for :func:`attribute`; its workers add up the rows of files in parallel.
 
     Raises:
-        ArgumentError: The kind is unknown, or a statistic is missing; says which stage to run.
+        ArgumentError: the kind is unknown, or a statistic is missing; says which stage to run.
         WeightsMismatchError: Rows and statistics, or rows and the given curvature, come from
             different weights of the model, unless ``weights="any"``.
     """

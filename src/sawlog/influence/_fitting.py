@@ -24,11 +24,11 @@ class Fitting:
     """How a curvature is fitted.
 
     Args:
-        kind: The kind of curvature.
-        measured: The statistics of the run, for K-FAC and EK-FAC.
-        budget: Approximate bytes of memory to use, for rows and for sums that wait to be added.
-        device: Where sums over rows are computed.
-        executor: What computes sums over files; None is this process.
+        kind: the kind of curvature.
+        measured: the statistics of the run, for K-FAC and EK-FAC.
+        budget: approximate bytes of memory to use, for rows and for sums that wait to be added.
+        device: where sums over rows are computed.
+        executor: what computes sums over files; None is this process.
     """
 
     kind: str
@@ -69,12 +69,12 @@ class SumsTask:
     """Everything that adding up some files needs; can be sent to another process.
 
     Args:
-        logs: The rows.
-        empty: The sums to start from.
-        budget: Approximate bytes of memory to use.
-        device: Where sums are computed.
-        state: The state of the store when the task was made, to notice later writes.
-        threads: How many threads a matrix product may use; None is as many as usual.
+        logs: the rows.
+        empty: the sums to start from.
+        budget: approximate bytes of memory to use.
+        device: where sums are computed.
+        state: the state of the store when the task was made, to notice later writes.
+        threads: how many threads a matrix product may use; None is as many as usual.
     """
 
     logs: Logs

@@ -46,7 +46,7 @@ def choose_layers(
     """Return the layers to use: ``available`` by default, or some of ``known`` by name.
 
     Raises:
-        ArgumentError: A name is not known, or ``names`` is empty.
+        ArgumentError: a name is not known, or ``names`` is empty.
     """
     if names is None:
         return available

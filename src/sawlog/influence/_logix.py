@@ -47,7 +47,7 @@ def translate_options(options: dict[str, Any]) -> dict[str, Any]:
     {'mode': 'cosine', 'curvature': 'fisher'}
 
     Raises:
-        ArgumentError: An option of LogIX has no counterpart; says what to use.
+        ArgumentError: an option of LogIX has no counterpart; says what to use.
     """
     given = dict(options)
     hessian, precondition = given.pop("hessian", "auto"), given.pop("precondition", True)

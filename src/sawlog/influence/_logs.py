@@ -27,15 +27,15 @@ class Logs:
     """Rows of examples, which can be iterated any number of times.
 
     Args:
-        source: The path of a store, a reader, other logs, or a dict of arrays ``[n, ...]`` by
+        source: the path of a store, a reader, other logs, or a dict of arrays ``[n, ...]`` by
             layer.
-        ids: The ids of the examples of a dict; their indices by default.
-        names: The layers to use. By default all gradients, or all logs if there are no gradients.
-        meta: Metadata for the rows of a dict, as a store has it: ``options``, ``blocks``, and
+        ids: the ids of the examples of a dict; their indices by default.
+        names: the layers to use. By default all gradients, or all logs if there are no gradients.
+        meta: metadata for the rows of a dict, as a store has it: ``options``, ``blocks``, and
             ``provenance``, the weights they were computed with.
 
     Raises:
-        ArgumentError: A layer does not exist, arrays do not match in length, or ``ids`` is given
+        ArgumentError: a layer does not exist, arrays do not match in length, or ``ids`` is given
             with a store, which has its own.
 
     >>> logs = Logs({"grad/w": np.eye(2)}, ids=["a", "b"])
@@ -182,9 +182,9 @@ class Logs:
         """Yield all examples in order, or the i-th of n parts of them, in blocks.
 
         Args:
-            budget: Bytes for the current block, the one read ahead, and the copies of both.
+            budget: bytes for the current block, the one read ahead, and the copies of both.
             part: ``(i, n)``.
-            copies: Bytes per element that the caller needs in addition, not counting the
+            copies: bytes per element that the caller needs in addition, not counting the
                 conversion to float32.
         """
         positive_integer("budget", budget)

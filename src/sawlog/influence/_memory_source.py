@@ -22,8 +22,8 @@ class MemorySource:
     Args:
         arrays: ``[n, ...]`` by the name of a layer or a log; a name that ends in ``.scale`` has the
             scales of int8 rows.
-        ids: The ids of the examples; their indices if None.
-        meta: Metadata of the rows, as that of a store.
+        ids: the ids of the examples; their indices if None.
+        meta: metadata of the rows, as that of a store.
     """
 
     reader = None

@@ -37,8 +37,8 @@ def tracin(
 
     Args:
         checkpoints: ``(train, queries)`` of each, logged with the parameters of that checkpoint.
-        learning_rates: The learning rate of each checkpoint; 1 by default.
-        options: Those of :func:`attribute`.
+        learning_rates: the learning rate of each checkpoint; 1 by default.
+        options: those of :func:`attribute`.
     """
     rates = [1.0] * len(checkpoints) if learning_rates is None else list(learning_rates)
     return _over_checkpoints(checkpoints, rates, {"curvature": "identity", **options})
@@ -63,8 +63,8 @@ def trackstar(train: Any, queries: Any, **options: Any) -> Scores:
     cosine under the Fisher of the training examples.
 
     Args:
-        train, queries: As for :func:`attribute`.
-        options: Those of :func:`attribute`.
+        train, queries: as for :func:`attribute`.
+        options: those of :func:`attribute`.
     """
     return attribute(train, queries, **{"curvature": "fisher", "mode": "cosine", **options})
 
@@ -80,14 +80,14 @@ def activation_similarity(
     """Compute cosines of the activations of a layer: a baseline without gradients.
 
     Args:
-        train, queries: Logged with ``log="forward"``, alone or among others.
-        layer: The name of the log, such as ``"forward/encoder.fc1"``.
-        pool: For sequences: ``"mean"`` over positions, or the index of one position, -1 for the
+        train, queries: logged with ``log="forward"``, alone or among others.
+        layer: the name of the log, such as ``"forward/encoder.fc1"``.
+        pool: for sequences: ``"mean"`` over positions, or the index of one position, -1 for the
             last. By default each position is compared with the same position of the query.
-        options: Those of :func:`attribute`.
+        options: those of :func:`attribute`.
 
     Raises:
-        ArgumentError: The log does not exist, or ``pool`` is given and it has no positions.
+        ArgumentError: the log does not exist, or ``pool`` is given and it has no positions.
     """
     options = {"curvature": "identity", "mode": "cosine", **options}
     pair = [Logs(each, names=[layer]) for each in (train, queries)]
@@ -163,7 +163,7 @@ def relatif(train: Any, queries: Any, *, curvature: Any = "ekfac", **options: An
     the examples rank first that matter for the query in particular.
 
     Args:
-        train, queries, curvature: As for :func:`attribute`.
+        train, queries, curvature: as for :func:`attribute`.
         options: ``damping``, ``names``, ``top_k``, ``sign``, ``budget``, ``executor``, ``device``,
             ``weights``, ``nonfinite``, as for :func:`attribute`.
     """
@@ -191,14 +191,14 @@ def less(
 
     Args:
         checkpoints: ``(train, queries)`` of each, logged with the parameters of that checkpoint.
-        learning_rates: The learning rate of each checkpoint; 1 by default.
-        second_moments: Those of the optimizer at each checkpoint, as for :func:`attribute`. None
+        learning_rates: the learning rate of each checkpoint; 1 by default.
+        second_moments: those of the optimizer at each checkpoint, as for :func:`attribute`. None
             for gradients that were corrected when they were logged.
         options: ``names``, ``top_k``, ``sign``, ``budget``, ``executor``, ``weights``,
             ``nonfinite``, as for :func:`attribute`.
 
     Raises:
-        ArgumentError: There are no checkpoints, or other numbers of rates or moments.
+        ArgumentError: there are no checkpoints, or other numbers of rates or moments.
     """
     if not checkpoints:
         raise ArgumentError("There are no checkpoints. Hint: [(train, queries), ...].")

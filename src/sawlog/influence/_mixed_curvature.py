@@ -31,7 +31,7 @@ class Components:
     greatest eigenvalues of the queries' curvature exceed those of the training examples.
 
     Args:
-        count: How many components to lower. There must be more queries than that.
+        count: how many components to lower. There must be more queries than that.
     """
 
     count: int
@@ -63,14 +63,14 @@ def mixed_curvature(
     """Fit a curvature to corrected gradients, or to training examples and queries together.
 
     Args:
-        logs, asked: Examples and queries.
-        kind: One of :data:`sawlog.curvature.KINDS`.
-        second_moments: Those of an optimizer by layer, by whose root gradients are divided.
-        mix: The share of the curvature of the queries, or :class:`Components`.
-        budget, device, weights: As for :func:`attribute`.
+        logs, asked: examples and queries.
+        kind: one of :data:`sawlog.curvature.KINDS`.
+        second_moments: those of an optimizer by layer, by whose root gradients are divided.
+        mix: the share of the curvature of the queries, or :class:`Components`.
+        budget, device, weights: as for :func:`attribute`.
 
     Raises:
-        ArgumentError: The kind of curvature does not allow it, gradients are compressed, shapes
+        ArgumentError: the kind of curvature does not allow it, gradients are compressed, shapes
             differ, or an option is invalid.
     """
     _check_kind(kind, second_moments, mix)

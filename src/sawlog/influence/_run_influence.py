@@ -27,7 +27,7 @@ class Influence:
     ``precondition``, are understood as well.
 
     Args:
-        train: A function that returns the logs of the training examples, as :class:`Logs` or
+        train: a function that returns the logs of the training examples, as :class:`Logs` or
             anything that :func:`sawlog.influence.attribute` takes.
 
     >>> import numpy as np
@@ -45,9 +45,9 @@ class Influence:
         """Score every stored example for the queries of ``test_log``.
 
         Args:
-            test_log: The queries, such as ``run.get_log()``; also accepted as ``src_log``.
-            log_loader: Whose logs to score in place of the run's; also accepted as ``loader``.
-            options: Those of :func:`sawlog.influence.attribute`.
+            test_log: the queries, such as ``run.get_log()``; also accepted as ``src_log``.
+            log_loader: whose logs to score in place of the run's; also accepted as ``loader``.
+            options: those of :func:`sawlog.influence.attribute`.
         """
         options = translate_options(options)
         test_log, log_loader = (

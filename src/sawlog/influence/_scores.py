@@ -35,16 +35,16 @@ class Scores:
     """Scores of training examples for queries.
 
     Args:
-        queries: The ids of the queries, ``[q]``.
-        ids: The ids of the examples: ``[n]`` if all have a score, ``[q, k]`` for the top k.
-        values: The scores: ``[q, n]``, or ``[q, k]`` best first.
-        layers: The scores of each layer, with the shape of ``values``, if requested. They sum to
+        queries: the ids of the queries, ``[q]``.
+        ids: the ids of the examples: ``[n]`` if all have a score, ``[q, k]`` for the top k.
+        values: the scores: ``[q, n]``, or ``[q, k]`` best first.
+        layers: the scores of each layer, with the shape of ``values``, if requested. They sum to
             ``values``.
-        about: How the scores were computed: mode, curvature, damping and so on.
-        standard_errors: The standard error of each score, with the shape of ``values``, if known.
-        members: The scores of each run or checkpoint, ``[m, q, n]``, if ``values`` is their mean
+        about: how the scores were computed: mode, curvature, damping and so on.
+        standard_errors: the standard error of each score, with the shape of ``values``, if known.
+        members: the scores of each run or checkpoint, ``[m, q, n]``, if ``values`` is their mean
             and they were kept. The standard errors of sums over groups are computed from them.
-        validation: What retraining said about the scores, after :func:`validate`. It is that of
+        validation: what retraining said about the scores, after :func:`validate`. It is that of
             all scores of these queries: sums over groups and other queries have none.
 
     >>> scores = Scores(np.array(["q"]), np.array([7, 8]), np.array([[0.5, 2.0]]))
@@ -98,8 +98,8 @@ class Scores:
         """Return the best ``k`` scores of each query, best first.
 
         Args:
-            k: How many to keep.
-            sign: Which are best: ``"positive"``, ``"negative"`` or ``"absolute"``.
+            k: how many to keep.
+            sign: which are best: ``"positive"``, ``"negative"`` or ``"absolute"``.
 
         Raises:
             ArgumentError: These scores are a top k already, with a smaller ``k`` or another sign.
@@ -258,9 +258,9 @@ class Scores:
         """Draw the best and worst examples of a query as bars.
 
         Args:
-            query: The id of the query; the first by default.
-            path: Where to save the figure, if given.
-            most: How many of the best, and of the worst, to draw.
+            query: the id of the query; the first by default.
+            path: where to save the figure, if given.
+            most: how many of the best, and of the worst, to draw.
 
         Returns:
             A matplotlib figure.

@@ -35,23 +35,23 @@ class ScoringJob:
     """Everything that scoring some examples needs; can be sent to another process.
 
     Args:
-        logs: The examples.
-        state: The state of the store when the job was made, to notice later writes.
-        ids: The ids of the queries.
-        layers: The names of the layers.
-        solved: The preconditioned queries, ``[elements, queries]`` for each layer, each divided by
+        logs: the examples.
+        state: the state of the store when the job was made, to notice later writes.
+        ids: the ids of the queries.
+        layers: the names of the layers.
+        solved: the preconditioned queries, ``[elements, queries]`` for each layer, each divided by
             a power of two to fit the range of float32.
-        scale: Those powers of two, ``[queries]``.
-        lengths: The squared norms of the queries under the inverse of the damped curvature,
+        scale: those powers of two, ``[queries]``.
+        lengths: the squared norms of the queries under the inverse of the damped curvature,
             ``[queries]``; 0 for ``"dot"``.
-        curvature, damping: Used for the norms of the examples.
+        curvature, damping: used for the norms of the examples.
         mode: ``"dot"``, ``"cosine"`` or ``"l2"``.
-        device: Where products are computed.
-        budget: Approximate bytes of memory to use.
-        top_k, sign: Which scores are kept; all if ``top_k`` is None.
-        per_layer: Whether the scores of each layer are kept.
+        device: where products are computed.
+        budget: approximate bytes of memory to use.
+        top_k, sign: which scores are kept; all if ``top_k`` is None.
+        per_layer: whether the scores of each layer are kept.
         nonfinite: ``"keep"`` scores that are infinite or NaN, or raise an ``"error"``.
-        threads: How many threads a matrix product may use; None is as many as usual.
+        threads: how many threads a matrix product may use; None is as many as usual.
     """
 
     logs: Logs

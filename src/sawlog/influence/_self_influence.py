@@ -29,9 +29,9 @@ class Ranking:
     """One number per example.
 
     Args:
-        ids: The ids of the examples, ``[n]``.
-        values: Their numbers, ``[n]``.
-        layers: The numbers of each layer, which sum to ``values``.
+        ids: the ids of the examples, ``[n]``.
+        values: their numbers, ``[n]``.
+        layers: the numbers of each layer, which sum to ``values``.
     """
 
     ids: np.ndarray
@@ -82,7 +82,7 @@ def self_influence(
     supports the same prediction. See :func:`attribute` for the options, ``executor`` among them.
 
     Raises:
-        ArgumentError: There are no examples, or as for :func:`attribute`.
+        ArgumentError: there are no examples, or as for :func:`attribute`.
     """
     rows = Logs(logs, names=names)
     if len(rows) == 0:
@@ -111,12 +111,12 @@ class SelfInfluenceTask:
     """Everything that the self-influence of some files needs; can be sent to another process.
 
     Args:
-        logs: The rows.
-        curvature, damping: Of the quadratic form.
-        budget: Approximate bytes of memory to use.
-        device: Where products are computed.
-        state: The state of the store when the task was made, to notice later writes.
-        threads: How many threads a matrix product may use; None is as many as usual.
+        logs: the rows.
+        curvature, damping: of the quadratic form.
+        budget: approximate bytes of memory to use.
+        device: where products are computed.
+        state: the state of the store when the task was made, to notice later writes.
+        threads: how many threads a matrix product may use; None is as many as usual.
     """
 
     logs: Logs

@@ -28,14 +28,14 @@ class TrainingSegment:
     """A part of training in which gradients and curvature change little.
 
     Args:
-        checkpoints: The logs of the training examples at one or more checkpoints of this part,
+        checkpoints: the logs of the training examples at one or more checkpoints of this part,
             each as :func:`attribute` takes them.
-        learning_rate: The mean learning rate, for all layers or as a dict by layer. For SGD with
+        learning_rate: the mean learning rate, for all layers or as a dict by layer. For SGD with
             momentum ``b`` divide it by ``1 - b``. For Adam divide it by the mean of the square
             roots of the second moments of each layer.
-        steps: The number of updates.
-        weight_decay: That of the loss or the optimizer, added to the curvature.
-        curvature: The curvature of this part, if it is not to be fitted to the checkpoints.
+        steps: the number of updates.
+        weight_decay: that of the loss or the optimizer, added to the curvature.
+        curvature: the curvature of this part, if it is not to be fitted to the checkpoints.
     """
 
     checkpoints: Sequence[Any]
@@ -70,18 +70,18 @@ def source(
     equals.
 
     Args:
-        segments: The parts of training, in order.
-        queries: The queries, logged with the last checkpoint of the last segment.
-        curvature: One of :data:`sawlog.curvature.KINDS`, fitted to all checkpoints of a segment.
+        segments: the parts of training, in order.
+        queries: the queries, logged with the last checkpoint of the last segment.
+        curvature: one of :data:`sawlog.curvature.KINDS`, fitted to all checkpoints of a segment.
             With ``"identity"``, which counts as no curvature, the result is TracIn's.
-        names, top_k, sign, budget: As for :func:`attribute`.
+        names, top_k, sign, budget: as for :func:`attribute`.
         weights: ``"same"`` requires that the queries come from the weights of the last checkpoint,
             and that the statistics of each checkpoint come from its weights; ``"any"`` does not.
-        options: Those of :func:`attribute` that say how products are computed: ``executor``,
+        options: those of :func:`attribute` that say how products are computed: ``executor``,
             ``device``, ``progress``, ``nonfinite``.
 
     Raises:
-        ArgumentError: There are no segments or checkpoints, examples differ between checkpoints, a
+        ArgumentError: there are no segments or checkpoints, examples differ between checkpoints, a
             learning rate is missing, or as for :func:`attribute`.
         WeightsMismatchError: Queries do not come from the last checkpoint.
     """

@@ -21,7 +21,7 @@ class StoreSource:
     """Rows of a store, read from its memory map.
 
     Raises:
-        ArgumentError: The store has no rows by example id.
+        ArgumentError: the store has no rows by example id.
     """
 
     def __init__(self, reader: store.Reader) -> None:

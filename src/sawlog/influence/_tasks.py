@@ -25,8 +25,8 @@ def label_errors(logs: Any, **options: Any) -> Ranking:
     itself makes the model predict it. ``.top(k)`` returns the first ``k``.
 
     Args:
-        logs: What :func:`self_influence` takes.
-        options: Those of :func:`self_influence`.
+        logs: what :func:`self_influence` takes.
+        options: those of :func:`self_influence`.
     """
     ranking = self_influence(logs, **options)
     order = np.argsort(-ranking.values, kind="stable")
@@ -43,10 +43,10 @@ def near_duplicates(
     neighbours form a group.
 
     Args:
-        logs: What :func:`attribute` takes.
-        threshold: The least cosine of two duplicates.
-        neighbours: How many neighbours of each example to compare.
-        options: Those of :func:`attribute`.
+        logs: what :func:`attribute` takes.
+        threshold: the least cosine of two duplicates.
+        neighbours: how many neighbours of each example to compare.
+        options: those of :func:`attribute`.
     """
     if not -1 <= number("threshold", threshold) <= 1:
         refuse("threshold", "a cosine from -1 to 1", threshold)
@@ -79,7 +79,7 @@ def prune(scores: Scores | Ranking, share: float) -> tuple[np.ndarray, np.ndarra
         scores: :class:`Scores` removes the examples with the lowest sum of scores over all queries,
             which should represent the task of the model. A :class:`Ranking`, such as that of
             :func:`self_influence`, removes those with the greatest values.
-        share: The share of examples to remove, from 0 to 1.
+        share: the share of examples to remove, from 0 to 1.
 
     Returns:
         The ids to keep in their order, and the ids to remove, worst first.
@@ -108,12 +108,12 @@ def attribution_table(
     """Return a rich table of the most and least helpful examples of each query.
 
     Args:
-        scores: Scores of all examples, or the top k of each query.
-        data: Maps the id of an example to what to show: a dict, a sequence, or a function.
-        query_data: The same for queries; their ids by default.
-        k: How many examples to show per query.
-        least: Whether to show the least helpful examples as well, if all scores are known.
-        width: The number of characters to show of each text.
+        scores: scores of all examples, or the top k of each query.
+        data: maps the id of an example to what to show: a dict, a sequence, or a function.
+        query_data: the same for queries; their ids by default.
+        k: how many examples to show per query.
+        least: whether to show the least helpful examples as well, if all scores are known.
+        width: the number of characters to show of each text.
     """
     table = Table(show_lines=False, title="Which examples helped, and which did not")
     for name, side in (("query", "left"), ("score", "right"), ("id", "left"), ("example", "left")):

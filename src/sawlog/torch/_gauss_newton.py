@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
+from sawlog._arrays import to_numpy
 from sawlog._validate import one_of
 from sawlog.curvature import ConjugateGradients, Curvature, Joint
 from sawlog.errors import ArgumentError
@@ -98,7 +99,7 @@ def gauss_newton(
         )
     total = (total.triu() + total.triu(1).mT) / count
     shapes = {block.name: block.shape for block in blocks}
-    joint = Joint(total.cpu().numpy(), shapes)
+    joint = Joint(to_numpy(total), shapes)
     return Curvature("gauss-newton", {}, joint, count, [provenance.to_json()])
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
+from sawlog._arrays import to_numpy
 from sawlog.run_files._blocks import Block
 from sawlog.torch._model._modes import modes_restored
 from sawlog.torch._rows._block_matrix import block_matrix
@@ -78,7 +79,7 @@ def products_of(
                     module.training = training
                 parts = multiplied(vectors)
             for block in blocks:
-                found[block.name].append(block_matrix(block, parts).detach().cpu().numpy())
+                found[block.name].append(to_numpy(block_matrix(block, parts)))
         return {name: np.concatenate(parts) for name, parts in found.items()}
 
     return product

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from sawlog._arrays import to_numpy
 from sawlog.errors import ArgumentError
 from sawlog.torch._gauss_newton import watched_of
 from sawlog.torch._optimizer_state import adam_second_moments, bare_optimizer
@@ -43,7 +44,7 @@ def second_moments(model: Run | nn.Module, optimizer: Any) -> dict[str, np.ndarr
             name: _moments(name, parameters[name], optimizer, groups)[None]
             for name in block.parameters
         }
-        found[block.name] = block_matrix(block, parts)[0].cpu().numpy()
+        found[block.name] = to_numpy(block_matrix(block, parts)[0])
     return found
 
 

@@ -25,7 +25,7 @@ def integral_factors(members: np.ndarray, present: np.ndarray) -> np.ndarray:
     enlarged.
 
     Args:
-        members: The scores of each query in each run, ``[q, m, n]``.
+        members: the scores of each query in each run, ``[q, m, n]``.
         present: ``[m, n]``: whether each run has used an example.
     """
     with_it, without = present.sum(0), (~present).sum(0)

@@ -26,10 +26,10 @@ class Average:
     """An average over members.
 
     Args:
-        values: The average, ``[q, n]``.
-        errors: Its standard error, ``[q, n]``.
-        members: What each member contributes, ``[m, q, n]``; their mean is ``values``.
-        weights: The weight of each part of a member, then of each guess.
+        values: the average, ``[q, n]``.
+        errors: its standard error, ``[q, n]``.
+        members: what each member contributes, ``[m, q, n]``; their mean is ``values``.
+        weights: the weight of each part of a member, then of each guess.
     """
 
     values: np.ndarray
@@ -61,7 +61,7 @@ def average(
     Args:
         parts: ``[m, a, q, n]``: for each run, what each part contributes to the scores.
         kind: ``"robust"`` or ``"mean"``.
-        paired: Whether runs ``2 j`` and ``2 j + 1`` belong together, as those on complementary
+        paired: whether runs ``2 j`` and ``2 j + 1`` belong together, as those on complementary
             halves of the data do: one errs where the other does not.
         guesses: ``[m, k, q, n]``: scores of other methods for each run, which may be biased.
         present: ``[m, n]``: whether each run has used an example, for pairs of complementary

@@ -16,10 +16,10 @@ def least_squares(
     """Minimize ``w' square w / 2 - w' product`` for ``w`` from 0 to ``upper``, one by one.
 
     Args:
-        square: A symmetric matrix without negative eigenvalues.
-        product: A vector.
-        upper: The largest value of each unknown.
-        ridge: By which share the diagonal is increased, for stable results.
+        square: a symmetric matrix without negative eigenvalues.
+        product: a vector.
+        upper: the largest value of each unknown.
+        ridge: by which share the diagonal is increased, for stable results.
     """
     upper = np.broadcast_to(upper, product.shape)
     sizes = np.diag(square) * (1 + ridge)

@@ -30,10 +30,10 @@ def expected_errors(
     """Return the variance plus the squared bias that is expected of each score.
 
     Args:
-        values: The scores, ``[q, n]``.
-        variance: An estimate for each score, ``[q, n]``.
-        bias: An estimate of the squared bias of each score, ``[q, n]``, which may be negative.
-        degrees: The degrees of freedom of the estimated variance.
+        values: the scores, ``[q, n]``.
+        variance: an estimate for each score, ``[q, n]``.
+        bias: an estimate of the squared bias of each score, ``[q, n]``, which may be negative.
+        degrees: the degrees of freedom of the estimated variance.
     """
     square = (values**2).mean(1, keepdims=True)
     square = np.where(square > 0, square, 1)
@@ -78,8 +78,8 @@ def prior_degrees(spread: float, degrees: float) -> float:
     """Return for how many degrees of freedom the expected variance counts.
 
     Args:
-        spread: The variance of the logarithms of estimated variances.
-        degrees: The degrees of freedom of these estimates.
+        spread: the variance of the logarithms of estimated variances.
+        degrees: the degrees of freedom of these estimates.
     """
     wanted = spread - _log_variance(degrees)
     if wanted <= _log_variance(MOST):

@@ -32,7 +32,7 @@ def find_stored_factors(logs: Logs) -> list[StoredFactors]:
     """Return the stored factors of each layer.
 
     Raises:
-        ArgumentError: The logs are not in the store of a run, or some layers cannot be split by
+        ArgumentError: the logs are not in the store of a run, or some layers cannot be split by
             position; lists them and the reasons.
     """
     reader = logs.reader

@@ -31,9 +31,9 @@ class StoredCall:
     Args:
         kind: ``"matrix"`` multiplies inputs and output gradients; ``"table"`` has the indices of
             rows that were looked up as its inputs; ``"bias"`` has output gradients only.
-        inputs: The column of the inputs; ``""`` for a bias.
-        outputs: The column of the gradients of the outputs.
-        side: Which factor of the gradient the inputs are, ``"left"`` (rows) or ``"right"``.
+        inputs: the column of the inputs; ``""`` for a bias.
+        outputs: the column of the gradients of the outputs.
+        side: which factor of the gradient the inputs are, ``"left"`` (rows) or ``"right"``.
     """
 
     kind: str
@@ -47,11 +47,11 @@ class StoredFactors:
     """A layer whose gradient is a sum over positions of products of two stored logs.
 
     Args:
-        block: The parameters whose gradient it is.
-        calls: The calls of the layer.
-        others: The calls of modules that may share its weight.
-        positions: The number of positions of an example.
-        projection: The matrices that the factors were projected with before they were multiplied
+        block: the parameters whose gradient it is.
+        calls: the calls of the layer.
+        others: the calls of modules that may share its weight.
+        positions: the number of positions of an example.
+        projection: the matrices that the factors were projected with before they were multiplied
             and stored.
     """
 

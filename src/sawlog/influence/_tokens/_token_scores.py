@@ -42,19 +42,19 @@ def token_scores(
     positions beyond the end of shorter examples have the score 0.
 
     Args:
-        train: The path of the store of a run, a reader, or a :class:`Logs`.
-        queries: What :func:`attribute` takes.
-        ids: The examples to score; all stored examples by default.
-        curvature, damping: See :func:`attribute`.
-        names: The layers to use; all by default.
-        budget: Approximate bytes of memory to use besides the result.
-        weights: See :func:`attribute`.
+        train: the path of the store of a run, a reader, or a :class:`Logs`.
+        queries: what :func:`attribute` takes.
+        ids: the examples to score; all stored examples by default.
+        curvature, damping: see :func:`attribute`.
+        names: the layers to use; all by default.
+        budget: approximate bytes of memory to use besides the result.
+        weights: see :func:`attribute`.
 
     Returns:
         Scores ``[queries, examples, positions]`` in float64.
 
     Raises:
-        ArgumentError: Some layers cannot be split by position (lists them and the reasons), or
+        ArgumentError: some layers cannot be split by position (lists them and the reasons), or
             their stored factors do not multiply to their stored gradients.
     """
     positive_integer("budget", budget)

@@ -32,12 +32,12 @@ def token_table(
     Args:
         scores: ``[queries, examples, positions]``, as :func:`token_scores` returns them. The first
             axis may be omitted for one query, the first two for one example.
-        tokens: The tokens of each example as strings, in order or as a dict by id.
-        ids: The ids of the examples; their indices by default.
-        queries: The labels of the queries; their indices by default.
+        tokens: the tokens of each example as strings, in order or as a dict by id.
+        ids: the ids of the examples; their indices by default.
+        queries: the labels of the queries; their indices by default.
 
     Raises:
-        ArgumentError: An example has more tokens than positions, or scores at positions without a
+        ArgumentError: an example has more tokens than positions, or scores at positions without a
             token.
 
     >>> from rich.console import Console

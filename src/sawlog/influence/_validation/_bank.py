@@ -31,9 +31,9 @@ class BankModels:
     """Retrained models.
 
     Args:
-        keys: Their names, ``[m]``.
-        subsets: The subset of each, ``[m]``.
-        answers: The metric of each query after training on it, ``[m, queries]``.
+        keys: their names, ``[m]``.
+        subsets: the subset of each, ``[m]``.
+        answers: the metric of each query after training on it, ``[m, queries]``.
     """
 
     keys: list[str]
@@ -55,16 +55,16 @@ class Bank:
     time; they share the work. A model that was trained is never trained again.
 
     Args:
-        path: The folder of the store.
-        ids: The ids of all training examples; those of the store by default.
-        queries: The ids of the queries; those of the store by default.
-        better: Whether a ``"lower"`` or a ``"higher"`` metric is better; ``"lower"`` by default.
+        path: the folder of the store.
+        ids: the ids of all training examples; those of the store by default.
+        queries: the ids of the queries; those of the store by default.
+        better: whether a ``"lower"`` or a ``"higher"`` metric is better; ``"lower"`` by default.
         settings: JSON values that the metrics depend on, such as the learning rate. A bank with
             other settings is refused.
 
     Raises:
-        ArgumentError: The store is not a bank, or one of other examples, queries or settings.
-        StoreNotFoundError: The store does not exist, and ``ids`` or ``queries`` is not given.
+        ArgumentError: the store is not a bank, or one of other examples, queries or settings.
+        StoreNotFoundError: the store does not exist, and ``ids`` or ``queries`` is not given.
     """
 
     def __init__(

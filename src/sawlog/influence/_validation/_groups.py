@@ -24,9 +24,9 @@ class ExampleGroup:
     """A group of examples to leave out.
 
     Args:
-        name: Its name.
-        query: The index of the query that it is compared for; None for the mean over all.
-        subset: The training data without the group.
+        name: its name.
+        query: the index of the query that it is compared for; None for the mean over all.
+        subset: the training data without the group.
     """
 
     name: str
@@ -38,13 +38,13 @@ def groups_of(scores: Scores, groups: Groups, share: float) -> list[ExampleGroup
     """Return the groups to leave out.
 
     Args:
-        scores: Scores of all examples.
-        groups: Groups by name; or for how many queries to leave out the best and the worst
+        scores: scores of all examples.
+        groups: groups by name; or for how many queries to leave out the best and the worst
             examples, besides those for the sum over all queries; or None for no groups.
-        share: The share of examples in a group of the best or worst.
+        share: the share of examples in a group of the best or worst.
 
     Raises:
-        ArgumentError: A group has unknown ids, or no or all examples.
+        ArgumentError: a group has unknown ids, or no or all examples.
     """
     if groups is None:
         return []
@@ -94,10 +94,10 @@ def changes_of(
     """Compare predicted with measured changes, for the groups that models were trained for.
 
     Args:
-        groups: The groups.
-        scores: Scores in the order of the examples and queries of the bank.
-        models: The models of the bank.
-        better: Whether a lower or a higher metric is better.
+        groups: the groups.
+        scores: scores in the order of the examples and queries of the bank.
+        models: the models of the bank.
+        better: whether a lower or a higher metric is better.
     """
     by_subset, unit = models.by_subset(), unit_of(scores)
     everything = by_subset.get(Subset(np.zeros(len(scores.ids), bool)).name, [])

@@ -17,9 +17,9 @@ class MeanCorrelation:
     """The mean rank correlation over queries, with an interval.
 
     Args:
-        mean: The mean over queries.
-        low, high: The ends of the interval.
-        per_query: The correlation of each query, ``[q]``.
+        mean: the mean over queries.
+        low, high: the ends of the interval.
+        per_query: the correlation of each query, ``[q]``.
     """
 
     mean: float
@@ -74,7 +74,7 @@ def mean_correlation(
 
     Args:
         predicted, found: ``[subsets, queries]``, with at least 3 subsets.
-        confidence: The probability that the interval contains the value for all subsets and
+        confidence: the probability that the interval contains the value for all subsets and
             queries.
     """
     per_query = spearman(predicted, found)
@@ -131,7 +131,7 @@ def attainable(answers: np.ndarray, draw: int = 0) -> float | None:
 
     Args:
         answers: ``[seeds, subsets, queries]``.
-        draw: The seed of the random splits.
+        draw: the seed of the random splits.
 
     Returns:
         The estimate for all queries; None for a single seed.

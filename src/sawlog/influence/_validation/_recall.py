@@ -18,12 +18,12 @@ class Recall:
     """How well planted examples are found.
 
     Args:
-        mrr: The mean reciprocal rank: the mean over queries of one over the rank of the first
+        mrr: the mean reciprocal rank: the mean over queries of one over the rank of the first
             planted example.
-        mrr_error: Its standard error over queries; None for a single query.
-        at: The recall at each k: the mean over queries of the share of planted examples among the
+        mrr_error: its standard error over queries; None for a single query.
+        at: the recall at each k: the mean over queries of the share of planted examples among the
             first k.
-        first: The rank of the first planted example of each query, from 1 on; None if it is not
+        first: the rank of the first planted example of each query, from 1 on; None if it is not
             among the top k that were kept.
     """
 
@@ -46,13 +46,13 @@ def recall(
     Equal scores share the mean of their ranks, so that scores that tell nothing get no credit.
 
     Args:
-        scores: Scores of all examples, or the top k of each query.
-        facts: For each query the ids of its planted examples, such as the sentences that state the
+        scores: scores of all examples, or the top k of each query.
+        facts: for each query the ids of its planted examples, such as the sentences that state the
             answer.
-        k: How many of the first examples to search; several are allowed.
+        k: how many of the first examples to search; several are allowed.
 
     Raises:
-        ArgumentError: A query or an example is unknown, a query has no planted examples, or fewer
+        ArgumentError: a query or an example is unknown, a query has no planted examples, or fewer
             than ``k`` scores of each query were kept.
 
     >>> scores = Scores(np.array(["q"]), np.array([7, 8, 9]), np.array([[0.5, 2.0, 1.0]]))

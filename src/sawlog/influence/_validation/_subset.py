@@ -16,8 +16,8 @@ class Subset:
     """The training data without some of the examples.
 
     Args:
-        left_out: Whether each example is left out, ``[n]``.
-        number: The number of a random subset; -1 for one that was chosen by scores or by name.
+        left_out: whether each example is left out, ``[n]``.
+        number: the number of a random subset; -1 for one that was chosen by scores or by name.
     """
 
     left_out: np.ndarray
@@ -54,7 +54,7 @@ def random_subsets(examples: int, drop: float, count: int, draw: int) -> list[Su
     The first subsets do not depend on ``count``, so that more can be drawn later.
 
     Raises:
-        ArgumentError: The share leaves out no example, or all.
+        ArgumentError: the share leaves out no example, or all.
 
     >>> [subset.size for subset in random_subsets(10, 0.3, 2, draw=0)]
     [3, 3]
@@ -72,7 +72,7 @@ def number_left_out(examples: int, drop: float) -> int:
     """Return how many examples a share is.
 
     Raises:
-        ArgumentError: It leaves out no example, or all.
+        ArgumentError: it leaves out no example, or all.
     """
     size = round(drop * examples)
     if not 0 < size < examples:

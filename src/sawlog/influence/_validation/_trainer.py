@@ -24,11 +24,11 @@ class Trainer:
     Args:
         train: ``train(ids, seed)`` returns the metrics of the queries, or a model.
         measure: ``measure(model)`` returns the metrics of the queries of a model.
-        together: How many models a call trains. If it is more than 1, ``train`` gets ids
+        together: how many models a call trains. If it is more than 1, ``train`` gets ids
             ``[models, examples]`` and seeds ``[models]``, and returns metrics
             ``[models, queries]``.
-        ids: The ids of all training examples, ``[n]``.
-        queries: The ids of the queries, in the order of the metrics.
+        ids: the ids of all training examples, ``[n]``.
+        queries: the ids of the queries, in the order of the metrics.
     """
 
     train: Train

@@ -35,20 +35,20 @@ def tune_damping(
     seen.
 
     Args:
-        train, queries: As for :func:`attribute`.
-        bank: A :class:`Bank` of retrained models that :func:`validate` filled, or its folder; 20
+        train, queries: as for :func:`attribute`.
+        bank: a :class:`Bank` of retrained models that :func:`validate` filled, or its folder; 20
             subsets are enough.
-        dampings: The choices; the default damping, and shares of the mean eigenvalue.
-        drop: The share of examples that the subsets leave out.
-        confidence: The confidence level of the validation's interval.
-        options: Those of :func:`attribute`, such as ``curvature`` and ``ensemble``.
+        dampings: the choices; the default damping, and shares of the mean eigenvalue.
+        drop: the share of examples that the subsets leave out.
+        confidence: the confidence level of the validation's interval.
+        options: those of :func:`attribute`, such as ``curvature`` and ``ensemble``.
 
     Returns:
         The scores with the chosen damping. ``about["tuned"]`` has the LDS of each choice on the
         first half of the subsets.
 
     Raises:
-        ArgumentError: The bank has fewer than 10 random subsets, or there are no choices.
+        ArgumentError: the bank has fewer than 10 random subsets, or there are no choices.
     """
     if not dampings:
         raise ArgumentError("`dampings` must contain at least one damping.")

@@ -58,30 +58,30 @@ def validate(
             query, in the order of ``scores.queries``, or as a dict by query; or it returns a model
             for ``measure``. Without it, only models in the bank are used.
         measure: ``measure(model)`` returns the metric of each query.
-        bank: A folder for the metrics of retrained models, which further calls reuse and which
+        bank: a folder for the metrics of retrained models, which further calls reuse and which
             several processes may fill at once; or a :class:`Bank`. By default nothing is kept.
-        drop: The share of examples that each random subset leaves out.
-        subsets: The number of random subsets.
-        seeds: The number of models to train on each.
-        together: How many models one call of ``train`` trains. If it is more than 1, ``train`` gets
+        drop: the share of examples that each random subset leaves out.
+        subsets: the number of random subsets.
+        seeds: the number of models to train on each.
+        together: how many models one call of ``train`` trains. If it is more than 1, ``train`` gets
             ids ``[together, examples]`` and seeds ``[together]`` and returns metrics
             ``[together, queries]``, as ``jax.jit(jax.vmap(train))`` does.
-        better: Whether a ``"lower"`` or a ``"higher"`` metric is better; ``"lower"``, as for a
+        better: whether a ``"lower"`` or a ``"higher"`` metric is better; ``"lower"``, as for a
             loss, unless the bank says otherwise.
-        groups: For how many queries to leave out the best and the worst examples, besides those
+        groups: for how many queries to leave out the best and the worst examples, besides those
             for the sum over all queries; or a dict of groups of ids; or None for no groups.
-        share: The share of examples in a group of the best or the worst.
-        ids, queries: The ids of an array; by default those of the bank, or indices.
+        share: the share of examples in a group of the best or the worst.
+        ids, queries: the ids of an array; by default those of the bank, or indices.
         settings: JSON values that the metrics depend on, saved with the bank and compared.
-        draw: The seed of the random subsets.
-        confidence: The confidence level of the interval of the LDS.
-        progress: Whether to show a progress bar.
+        draw: the seed of the random subsets.
+        confidence: the confidence level of the interval of the LDS.
+        progress: whether to show a progress bar.
 
     Returns:
         The scores with :attr:`Scores.validation`, a :class:`Validation`, which is saved with them.
 
     Raises:
-        ArgumentError: Scores are a top k or not finite; the bank is one of other examples, queries
+        ArgumentError: scores are a top k or not finite; the bank is one of other examples, queries
             or settings, or has fewer than 5 subsets and ``train`` is missing; or ``train`` returns
             something else than one finite number for each query.
     """
@@ -152,7 +152,7 @@ def scores_of_array(values: Any, ids: Any, queries: Any, bank: Bank | None) -> S
     """Return scores for an array ``[queries, examples]`` from elsewhere.
 
     Raises:
-        ArgumentError: It is not a matrix of real numbers, or there are other numbers of ids.
+        ArgumentError: it is not a matrix of real numbers, or there are other numbers of ids.
     """
     array = to_numpy(values)
     if array.ndim != 2 or array.dtype.kind not in "biuf":
@@ -215,12 +215,12 @@ def validation_on(
     """Compare scores, in the order of the bank, with its models on some or all random subsets.
 
     Args:
-        scores: Scores of all examples of the bank.
-        bank: The models.
-        wanted: The names of the subsets; None for all random ones.
-        groups: Further groups of examples to compare.
-        drop: The share of examples that the subsets leave out.
-        confidence: The confidence level of the interval.
+        scores: scores of all examples of the bank.
+        bank: the models.
+        wanted: the names of the subsets; None for all random ones.
+        groups: further groups of examples to compare.
+        drop: the share of examples that the subsets leave out.
+        confidence: the confidence level of the interval.
     """
     models = bank.models()
     rows = {each: i for i, each in enumerate(bank.queries.tolist())}

@@ -16,12 +16,12 @@ class GroupChange:
     """What leaving out a group of examples changed.
 
     Args:
-        name: The name of the group, such as ``"best for 7"``.
-        query: The query whose metric is compared; None for the mean over all queries.
-        size: The number of examples in the group.
-        predicted: The change of the metric that the scores predict; None if they have no unit.
-        measured: The change of the metric after retraining, a mean over seeds.
-        standard_error: The standard error of ``measured``; None for a single seed.
+        name: the name of the group, such as ``"best for 7"``.
+        query: the query whose metric is compared; None for the mean over all queries.
+        size: the number of examples in the group.
+        predicted: the change of the metric that the scores predict; None if they have no unit.
+        measured: the change of the metric after retraining, a mean over seeds.
+        standard_error: the standard error of ``measured``; None for a single seed.
     """
 
     name: str
@@ -37,17 +37,17 @@ class Validation:
     """How well scores predict what retraining on subsets does.
 
     Args:
-        lds: The linear datamodeling score: the rank correlation over subsets of the sum of the
+        lds: the linear datamodeling score: the rank correlation over subsets of the sum of the
             scores of a subset with the metric after training on it, as a mean over queries.
-        low, high: The ends of its interval.
-        confidence: The probability that the interval contains the value for all subsets and
+        low, high: the ends of its interval.
+        confidence: the probability that the interval contains the value for all subsets and
             queries.
-        attainable: What perfect scores would have with this number of seeds; None for one seed.
-        per_query: The correlation of each query, ``[q]``.
-        subsets: The number of random subsets.
-        drop: The share of examples that each subset leaves out.
-        models: The number of models that were trained on subsets.
-        groups: What leaving out groups of examples changed.
+        attainable: what perfect scores would have with this number of seeds; None for one seed.
+        per_query: the correlation of each query, ``[q]``.
+        subsets: the number of random subsets.
+        drop: the share of examples that each subset leaves out.
+        models: the number of models that were trained on subsets.
+        groups: what leaving out groups of examples changed.
     """
 
     lds: float

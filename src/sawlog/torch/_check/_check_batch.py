@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sawlog._arrays import to_numpy
 from sawlog.capture._backend import BatchRequest, CutOne, Step
 from sawlog.capture._batches import size_of
 from sawlog.capture._check import Check, added_up, compared, loss_problem
@@ -163,7 +164,7 @@ def _in_batch(
             active.declare_sum()
         active.backward(loss)
     rows = queries.finish(active, np.arange(size)).whole().rows()
-    several = None if each is None else each.detach().double().cpu().numpy()
+    several = None if each is None else to_numpy(each.double())
     (scale,) = active.scales
-    by = scale.cpu().numpy() if isinstance(scale, Tensor) else scale
+    by = to_numpy(scale) if isinstance(scale, Tensor) else scale
     return rows, float(loss.detach()), several, by

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from sawlog import store
+from sawlog._arrays import to_numpy
 from sawlog._lifecycle import CloseOnExit, close_at_exit
 from sawlog._paths import absolute
 from sawlog._validate import refuse
@@ -235,7 +236,7 @@ class TrainingCapture(CloseOnExit):
         if len(active.scales) != 1 or active.scales[0] is None:
             return np.full(size, np.nan)
         scale = active.scales[0]
-        by = scale.cpu().numpy() if isinstance(scale, Tensor) else np.full(size, scale)
+        by = to_numpy(scale) if isinstance(scale, Tensor) else np.full(size, scale)
         share = np.divide(active.factor, by, out=np.zeros(size), where=by > 0)
         return share / averaging_divisor(self._model, self._backend.watched.parameters.values())
 
