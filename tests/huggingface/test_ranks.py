@@ -15,15 +15,15 @@ from tests.launched import free_port
 ROOT = Path(__file__).parents[2]
 
 
-def launch(folder, size, *step):
-    """Run a function of ``rank_program`` in processes; return exit codes and what they said."""
+def launch(folder, size, *step, program="tests.huggingface.rank_program"):
+    """Run a function of a program in processes; return exit codes and what they said."""
     common = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     common |= {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
     common |= {"MASTER_PORT": str(free_port())}
-    program = [sys.executable, "-W", "ignore", "-m", "tests.huggingface.rank_program"]
+    command = [sys.executable, "-W", "ignore", "-m", program]
     started = [
         subprocess.Popen(
-            [*program, str(folder), *step],
+            [*command, str(folder), *step],
             env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
