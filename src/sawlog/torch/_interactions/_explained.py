@@ -136,7 +136,7 @@ def _pairs(a: float, b: float) -> Iterator[tuple[_Formula, float]]:
 
 
 def _short(value: float, rounding: float) -> float:
-    """Return a decimal of three digits that a number is, up to rounding; 0 if there is none."""
+    """Return the decimal of three digits near a number, if rounding explains the rest; else 0."""
     if not math.isfinite(value) or not 1e-13 < abs(value) < 1e13:
         return 0.0
     found = float(f"{value:.2e}")
