@@ -103,9 +103,7 @@ def score_line() -> str:
     pen.text(40, 36, "negative: the example hurts", "bold bad")
     pen.text(40, 58, "predicted loss without it: lower", "small soft")
     pen.box(96, 130, 448, 40)
-    pen.text(
-        320, 155, "predicted loss without the example = loss now + score / n", "", "middle"
-    )
+    pen.text(320, 155, "predicted loss without the example = loss now + score / n", "", "middle")
     return pen.svg()
 
 
