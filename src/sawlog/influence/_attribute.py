@@ -114,7 +114,7 @@ def attribute(
     Raises:
         ArgumentError: an option is invalid, layers do not match, a required statistic is missing
             (says which stage to run), or scores are not finite.
-        WeightsMismatchError: Examples, queries or curvature come from different weights.
+        WeightsMismatchError: examples, queries or curvature come from different weights.
     """
     _check_options(mode, top_k, sign, per_layer, budget)
     one_of("nonfinite", nonfinite, NONFINITE)

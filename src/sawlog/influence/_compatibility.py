@@ -33,7 +33,7 @@ def check_together(
         The stored dtype and shape of the examples of each layer.
 
     Raises:
-        ArgumentError: Layers, shapes or projections differ.
+        ArgumentError: layers, shapes or projections differ.
         WeightsMismatchError: the weights of the model differ.
     """
     for missing, who in (

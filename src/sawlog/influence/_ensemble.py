@@ -27,7 +27,7 @@ def ensemble(
             groups have standard errors, too.
 
     Raises:
-        ArgumentError: Queries, examples or modes differ, or some are a top k.
+        ArgumentError: queries, examples or modes differ, or some are a top k.
     """
     if not several:
         raise ArgumentError(

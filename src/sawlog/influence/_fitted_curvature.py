@@ -46,7 +46,7 @@ def curvature_for(
 
     Raises:
         ArgumentError: the kind is unknown, or a statistic is missing; says which stage to run.
-        WeightsMismatchError: Rows and statistics, or rows and the given curvature, come from
+        WeightsMismatchError: rows and statistics, or rows and the given curvature, come from
             different weights of the model, unless ``weights="any"``.
     """
     if isinstance(curvature, Curvature):

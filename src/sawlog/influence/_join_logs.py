@@ -21,8 +21,8 @@ def join_arguments(logs: Sequence[Logs]) -> dict[str, Any]:
     """Return the arguments of :class:`Logs` that hold the rows of several logs in memory.
 
     Raises:
-        ArgumentError: Logs are in a store, or have different layers, compression or shapes.
-        WeightsMismatchError: They come from different weights of the model.
+        ArgumentError: logs are in a store, or have different layers, compression or shapes.
+        WeightsMismatchError: they come from different weights of the model.
     """
     sources = [_in_memory(each) for each in logs]
     for other in sources[1:]:

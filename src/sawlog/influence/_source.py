@@ -83,7 +83,7 @@ def source(
     Raises:
         ArgumentError: there are no segments or checkpoints, examples differ between checkpoints, a
             learning rate is missing, or as for :func:`attribute`.
-        WeightsMismatchError: Queries do not come from the last checkpoint.
+        WeightsMismatchError: queries do not come from the last checkpoint.
     """
     if not segments or not all(len(each.checkpoints) for each in segments):
         raise ArgumentError(
