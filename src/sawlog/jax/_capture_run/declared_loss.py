@@ -63,7 +63,7 @@ def refuse_other_reduction(
 def _alone(
     losses_of: Callable[[Any], Any], batch: Any, axes: Sequence[int | None]
 ) -> np.ndarray | None:
-    """Return the loss of each example as a batch of one; None if the function does not accept it."""
+    """Return the loss of each example as a batch of one; None if the function refuses it."""
     leaves, tree = jax.tree.flatten(batch)
     if not all(getattr(leaf, "is_fully_addressable", True) for leaf in leaves):
         return None
