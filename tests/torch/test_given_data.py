@@ -136,3 +136,27 @@ def test_counts_whose_mean_is_one_are_no_normalised_weights(tmp_path):
         program.of().backward()
     run.finalize()
     assert_alike(logged(run, report, range(6)), program.alone())
+
+
+def test_sequences_that_are_packed_by_their_lengths(tmp_path):
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"embed": nn.Embedding(9, 5), "rnn": nn.GRU(5, 4, batch_first=True)})
+    model["head"] = nn.Linear(4, 2)
+    ids, lengths = torch.randint(0, 9, (6, 8)), torch.tensor([8, 3, 2, 5, 7, 3])
+
+    def loss(m, ids, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(
+            m["embed"](ids), lengths, batch_first=True, enforce_sorted=False
+        )
+        out, _ = nn.utils.rnn.pad_packed_sequence(m["rnn"](packed)[0], batch_first=True)
+        there = torch.arange(out.shape[1]) < lengths[:, None]
+        means = (out * there[..., None]).sum(1) / lengths[:, None]
+        return (m["head"](means) ** 2).sum(1).mean()
+
+    program = Program(model.double(), (ids, lengths), loss)
+    run = sawlog.init(project="run", root=tmp_path, config={"dtype": "float64"})
+    report = run.watch(model, quiet=True)
+    with run(data_id=range(6)):
+        program.of().backward()
+    run.finalize()
+    assert_alike(logged(run, report, range(6)), program.alone())
