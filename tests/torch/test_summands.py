@@ -77,8 +77,15 @@ def test_a_structure_is_proven_once_if_all_of_it_was_seen(tmp_path, monkeypatch,
     assert_alike(logged(run, report, range(100, 100 + program.size)), program.alone())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("share", [1e-3, 1e-9])
+@pytest.mark.parametrize(
+    ("dtype", "share"),
+    [
+        (torch.float32, 1e-3),
+        (torch.float64, 1e-3),
+        (torch.float32, 1e-9),
+        (torch.float64, 1e-13),  # 1e-9 would be noticed
+    ],
+)
 def test_what_is_small_for_the_batch_may_be_large_for_an_example(tmp_path, dtype, share):
     """One example hardly counts, and is changed by a term that hardly changes the others."""
     base = mlp()
