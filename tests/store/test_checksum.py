@@ -18,9 +18,15 @@ from sawlog.store._format._checksum import CheckedBytes, CheckedTensors, Cut, by
 SECOND = 1_000_000_000
 
 
-@pytest.mark.parametrize(("age", "remembered"), [(0, False), (1.9, False), (2, True), (3600, True)])
+@pytest.mark.parametrize(
+    ("age", "remembered"),
+    [(0, False), (1, False), (2, True), (3600, True), (0.01, False), (0.09, False), (0.11, True)],
+)
 def test_a_young_file_is_not_remembered(monkeypatch: Any, age: float, remembered: bool) -> None:
-    """The clock of a disk is coarse: a second change in the same moment would not be seen."""
+    """The clock of a disk is coarse: a second change in the same moment would not be seen.
+
+    A time of whole seconds tells of a disk that has no finer ones.
+    """
     now = 1_700_000_000 * SECOND
     monkeypatch.setattr(_checksum.time, "time_ns", lambda: now)
     memory, key = CheckedTensors(), (1, 2, 3, 4, now - int(age * SECOND))

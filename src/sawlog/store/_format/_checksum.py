@@ -73,12 +73,17 @@ class Cut(NamedTuple):
         return np.array(spans + blocks, dtype="<u8").tobytes()
 
 
+_SECOND = 1_000_000_000  # nanoseconds
+_FINE, _COARSE = _SECOND // 10, 2 * _SECOND
+
+
 class CheckedTensors:
     """The tensors that this process has checked completely, by file.
 
     The key of a file includes its size and times of change, so a changed file is checked again. A
-    file that changed within the last two seconds is not added: the clock of a disk is coarse, and a
-    second change could have the same key.
+    file that changed a moment ago is not added: the clock of a disk is coarse, and a second change
+    could have the same key. The moment is two seconds for a time of whole seconds, as some disks
+    have, and otherwise a tenth of one, since clocks tick at least a hundred times in a second.
     """
 
     def __init__(self, files: int = 1 << 16) -> None:
@@ -91,7 +96,7 @@ class CheckedTensors:
 
     def add(self, key: tuple[int, ...], tensor: str) -> None:
         """Add a tensor that was checked."""
-        if time.time_ns() - key[-1] < 2_000_000_000:
+        if time.time_ns() - key[-1] < (_FINE if key[-1] % _SECOND else _COARSE):
             return
         self._intact.setdefault(key, set()).add(tensor)
         while len(self._intact) > self._files:
