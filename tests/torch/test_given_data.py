@@ -1,5 +1,7 @@
 """Examples that interact in what a program was given: inputs before the model, and labels."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -160,3 +162,26 @@ def test_sequences_that_are_packed_by_their_lengths(tmp_path):
         program.of().backward()
     run.finalize()
     assert_alike(logged(run, report, range(6)), program.alone())
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_numbers_of_examples_are_searched_beside_integers_of_positions(tmp_path, joined):
+    """The words of a text stay as they are, and weights of examples are replaced."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"words": nn.Embedding(9, 5), "head": nn.Linear(5, 3)}).double()
+    ids, w, y = torch.randint(0, 9, (4, 6)), torch.rand(4).double(), torch.tensor([0, 2, 1, 2])
+
+    def loss(m, ids, w, y):
+        each = F.cross_entropy(m["head"](m["words"](ids).mean(1)), y, reduction="none")
+        ranks = w.argsort().argsort().double() + 1
+        return (each * (ranks if joined else w)).mean()
+
+    program = Program(model, (ids, w, y), loss)
+    run = sawlog.init(project="run", root=tmp_path, config={"dtype": "float64"})
+    report = run.watch(model, quiet=True)
+    said = pytest.raises(MixedExamplesError) if joined else contextlib.nullcontext()
+    with said, run(data_id=range(4)):
+        program.of().backward()
+    run.finalize()
+    if not joined:
+        assert_alike(logged(run, report, range(4)), program.alone())

@@ -252,6 +252,9 @@ def test_a_replacement_gives_the_values_of_another_example():
     assert apply(value.clone(), layout).tolist() == [[2, 3], [2, 3], [2, 3]]
     turned = Replacement(chosen, 1, -4.0).apply(value.clone(), layout)
     assert turned.tolist() == [[-8, -12], [2, 3], [-8, -12]]
+    turn = Replacement(chosen, 1, -4.0).apply
+    assert turn(torch.arange(3), layout).tolist() == [1, 1, 1]  # labels
+    assert turn(torch.arange(6).view(3, 2), layout).tolist() == [[0, 1], [2, 3], [4, 5]]
     near = Replacement(chosen, None).apply(value.clone(), layout)
     assert torch.equal(near[1], value[1])
     moved = ((near - value).abs() / value.clamp(min=1))[[0, 2]]
@@ -276,7 +279,7 @@ def test_two_halves_are_all_examples(batch):
 
 def test_further_replacements_keep_their_source():
     found = further(8, 9)
-    assert [each.times for each in found] == [1.0] * 6 + [-4.0] * 3
+    assert [each.times for each in found] == [1, 1, -4, -4, 4, 4, 1, 1, -4]
     assert [8 - int(each.chosen.sum()) for each in found] == [2, 4, 2, 4, 2, 4, 2, 4, 2]
     assert not any(bool(each.chosen[each.source]) for each in found)
     assert len({tuple(each.chosen.tolist()) for each in found}) > 5

@@ -15,7 +15,7 @@ from torch import Tensor
 from sawlog.torch._graph._example_layout import ExampleLayout
 
 _SMALL = 1e-2
-_TURNED = -4.0
+_TIMES = (1.0, -4.0, 4.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Replacement:
     Args:
         chosen: the examples to replace, a mask ``[batch]``.
         source: the example whose values they get; None changes their own by a little.
-        times: what these values are multiplied by.
+        times: what these values are multiplied by, if they are real or complex.
     """
 
     chosen: Tensor
@@ -50,12 +50,18 @@ class Replacement:
     times: float = 1.0
 
     def apply(self, value: Tensor, layout: ExampleLayout) -> Tensor:
-        """Change a value in place, so that its views change too."""
+        """Change a value in place, so that its views change too.
+
+        Integers of positions stay: others would have other padding, and so count otherwise.
+        """
         with torch.no_grad():
             rows = layout.split(value.data, len(self.chosen))  # counts as no change
             chosen = self.chosen.to(value.device)
             if self.source is not None:
-                rows[chosen] = rows[self.source] * self.times
+                if value.is_floating_point() or value.is_complex():
+                    rows[chosen] = rows[self.source] * self.times
+                elif value.dim() == 1:
+                    rows[chosen] = rows[self.source].clone()
             elif value.is_floating_point():
                 own = rows[chosen]
                 generator = torch.Generator().manual_seed(1)
@@ -85,8 +91,8 @@ def halves(losses: Tensor) -> tuple[Replacement, Replacement]:
 def further(batch: int, count: int) -> list[Replacement]:
     """Return random replacements, which may change decisions that :func:`halves` did not.
 
-    The last third negates values and makes them larger: where labels decide which of two
-    losses is greater, the values of other examples do not change that.
+    Two thirds make values larger, half of them with the other sign: where labels decide which of
+    two losses is greater, the values of other examples do not change that.
     """
     generator = torch.Generator().manual_seed(batch)
     found = []
@@ -95,7 +101,7 @@ def further(batch: int, count: int) -> list[Replacement]:
         stays = max(1, batch // 2 if turn % 2 else batch // 4)
         chosen = torch.ones(batch, dtype=torch.bool)
         chosen[order[:stays]] = False
-        times = _TURNED if 3 * turn >= 2 * count else 1.0
+        times = _TIMES[turn // 2 % len(_TIMES)]  # with few and with many examples that stay
         found.append(Replacement(chosen, int(order[0]), times))
     return found
 
